@@ -1,0 +1,5 @@
+"""The gateway: HTTP, WebSocket and SSE over one port, for people and for agents.
+
+It writes intake, tails the journal read-committed and answers only what was committed. Any gateway can show any
+conversation.
+"""

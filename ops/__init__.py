@@ -1,0 +1,1 @@
+"""What operators run: the `turnlog` command, the embedded Kafka and Postgres, the audit, benches and reports."""
