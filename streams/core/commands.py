@@ -1,0 +1,147 @@
+"""What the core is asked to decide: an intake record decoded, or something the runtime noticed.
+
+A command brings all that a decision may depend on: ids, the key, log time `at` and the broker's `timestamp` (both ms).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from streams.core.events import Frame, Turn
+
+
+class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What all commands have. `ref` is minted by the gateway; the waiting request is completed by it."""
+
+    at: int
+    timestamp: int
+    ref: str | None = None
+
+
+class OpenConversation(Command):
+    conversation_id: str
+    channel: str
+    participant: str | None = None
+    external_id: str | None = None
+    key: str | None = None
+    metadata: str | None = None
+
+
+class CommitTurn(Command):
+    conversation_id: str
+    turn: Turn
+
+
+class CloseConversation(Command):
+    conversation_id: str
+    by: str
+    reason: str
+    id: str
+    """Message id of the update that viewers get."""
+
+
+class ReopenConversation(Command):
+    conversation_id: str
+    by: str
+    id: str
+
+
+class CommitFrame(Command):
+    """A frame from an agent's socket, as its gateway stamped it."""
+
+    conversation_id: str
+    frame: Frame
+    sender: str
+    channel: str
+    group: str
+    member: str
+    gateway: str
+    run_id: str | None = None
+    """Named by agents that know runs; None: the core correlates."""
+    run_epoch: int | None = None
+    delivered_seq: int = 0
+    """Highest turn seq of this conversation that had been written to the socket when the frame was read from it."""
+
+
+class Join(Command):
+    gateway: str
+    n: int
+    member: str
+    channel: str
+    group: str
+    """Qualified: `<channel>` for the implicit group, `<channel>/<group>` for a named one."""
+    each: bool = False
+    watermarks: dict[str, int] = {}
+
+
+class Leave(Command):
+    """Applied by the runtime only once `frames` has been read up to `frames_end` (next offset after its last frame)."""
+
+    gateway: str
+    n: int
+    member: str
+    reason: str
+    """`left`, `drained` or `closed`."""
+    frames_end: int = 0
+
+
+class ListedMember(msgspec.Struct, frozen=True, gc=False):
+    member: str
+    channel: str
+    group: str
+    each: bool = False
+    watermarks: dict[str, int] = {}
+
+
+class ApplyList(Command):
+    """The gateway's answer to `ListWanted(members)`: all its members as of counter `n`."""
+
+    gateway: str
+    n: int
+    members: tuple[ListedMember, ...]
+
+
+class GatewayBehind(Command):
+    """A heartbeat showed that the partition's count of this gateway, or its document, is not the gateway's."""
+
+    gateway: str
+    n: int
+    config_version: int
+
+
+class ApplyConfig(Command):
+    """A gateway broadcast the document; taken when its version is newer."""
+
+    version: int
+    document: str
+
+
+class GatewayExpired(Command):
+    """No heartbeat within the member TTL, by log time, or the gateway said goodbye (`reason` = stopped)."""
+
+    gateway: str
+    reason: str = "expired"
+
+
+class TimePassed(Command):
+    """Log time moved to `at`: due timers (watchdog, settle, adopt) fire."""
+
+
+class OpenWriter(Command):
+    writer_epoch: int
+    worker: str
+
+
+class Reject(Command):
+    """An intake record went to dead-letters."""
+
+    origin: str
+    reason: str
+
+
+class CommitBatch(Command):
+    """End of a batch that decided something: record the positions."""
+
+    turns: int
+    frames: int
+    membership: int

@@ -1,0 +1,365 @@
+"""The journal's events: what was decided, in the words of the `turnlog.v1` schemas.
+
+Every class here is one branch of the envelope's union in `schemas/avro/journal.avsc`, with the same field names.
+They are `msgspec.Struct`s: immutable like a frozen slotted dataclass, and an order of magnitude cheaper to make, which
+matters because one is made for every record.
+
+Times: `at` is the partition's log time and `timestamp` the broker's wall clock, both in milliseconds; see `Entry`.
+`seq` is 0 for an event that viewers never get; `conversation_id` is None for an event of the partition itself.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What all events have. Subclasses add their own fields."""
+
+    conversation_id: str | None = None
+    seq: int = 0
+
+
+class RunStatus(StrEnum):
+    """How a run ended."""
+
+    ANSWERED = "answered"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+    OWNER_GONE = "owner_gone"
+
+
+class RefusedReason(StrEnum):
+    """Why a command changed nothing. Each maps to one error of the wire protocol at the gateway."""
+
+    FENCED = "fenced"
+    CONVERSATION_NOT_FOUND = "conversation_not_found"
+    CONVERSATION_CLOSED = "conversation_closed"
+    CONVERSATION_EXISTS = "conversation_exists"
+    CHANNEL_UNKNOWN = "channel_unknown"
+    TEXT_TOO_LARGE = "text_too_large"
+    RECORD_TOO_LARGE = "record_too_large"
+    TOO_MANY_EVENTS = "too_many_events"
+    INVALID_TEXT = "invalid_text"
+    GATEWAY_ENDED = "gateway_ended"
+    MEMBER_ENDED = "member_ended"
+    NOT_INTERRUPTED = "not_interrupted"
+
+
+class MoveReason(StrEnum):
+    """Why a run moved, or an owner changed."""
+
+    MEMBER_LEFT = "member_left"
+    MEMBER_EXPIRED = "member_expired"
+    MEMBER_DRAINED = "member_drained"
+    MEMBER_JOINED = "member_joined"
+    ADOPT_TIMEOUT = "adopt_timeout"
+    REFUSED = "refused"
+
+
+class Turn(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What a person said: the same record in the intake and in the journal."""
+
+    id: str
+    """Message id: uuid5 of the idempotency key when there is one, else minted by the gateway."""
+    sender: str
+    """The participant's id on the channel."""
+    channel: str
+    """Id of the channel it came from."""
+    type: str
+    """Message type of the wire protocol: text, image, file, quick-reply …"""
+    key: str | None = None
+    """Idempotency key, unique per (conversation, sender)."""
+    client_id: str | None = None
+    """The sender's own id for it; echoed in the ack."""
+    text: str | None = None
+    """The plain text, where the type has one."""
+    key_id: str | None = None
+    """Data key that seals `text`, `data` and `metadata`; None: they are plain."""
+    data: str | None = None
+    """The wire frame's `data` object as JSON, when it holds more than `text`."""
+    metadata: str | None = None
+    """The wire frame's `metadata` object as JSON."""
+    meta: str | None = None
+    """The wire frame's `meta` object as JSON."""
+    reply_to: str | None = None
+    """Id of the message (or interrupt) that it answers."""
+    client_at: int | None = None
+    """The sender's own clock, ms; never used to order anything."""
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What an agent said or did: the same record in the intake and in the journal."""
+
+    id: str
+    """Message id minted by the gateway; for an interrupt the agent's own interrupt id."""
+    type: str
+    """Frame type of the wire protocol: text, buttons, genui, tool_call, interrupt, interrupt_resolved, run, read, error …"""
+    client_id: str | None = None
+    """The agent's own id for it; echoed in the ack, and its idempotency key within the run."""
+    text: str | None = None
+    key_id: str | None = None
+    data: str | None = None
+    """The wire frame's payload (`data`, or the whole of a frame without one) as JSON, when it holds more than `text`."""
+    metadata: str | None = None
+    extra: str | None = None
+    """Further top-level fields of the wire frame (`actions`, `replyTo`, …) as a JSON object."""
+    stream_id: str | None = None
+    """genui: the stream that the chunk belongs to."""
+    done: bool = False
+    """genui: the last chunk of its stream."""
+    status: str | None = None
+    """run: started, finished, error, aborted, interrupted."""
+    watermark: int = 0
+    """read: the seq up to which the agent has read."""
+
+
+class Assignment(msgspec.Struct, frozen=True, gc=False):
+    """One run opened by a turn: who answers it for a group. `member` None: it waits for the group's first member."""
+
+    group: str
+    member: str | None
+    run_id: str
+    run_epoch: int = 1
+
+
+class ConversationOpened(Event):
+    """A conversation began. `ref` completes the command that asked for it."""
+
+    channel: str
+    participant: str | None = None
+    external_id: str | None = None
+    key: str | None = None
+    metadata: str | None = None
+    ref: str | None = None
+
+
+class ConversationClosed(Event):
+    """Numbered: viewers get it as `conversationUpdate`. Its open runs ended just before it."""
+
+    by: str
+    reason: str
+    id: str
+    ref: str | None = None
+
+
+class ConversationReopened(Event):
+    """Numbered, as `ConversationClosed`."""
+
+    by: str
+    id: str
+    ref: str | None = None
+
+
+class TurnCommitted(Event):
+    """A turn got its `seq`, and each group's run its owner: the common case is this one event a turn.
+
+    `assigned` is empty when no group is known yet; then `waiting` names the agent channels whose first group gets it.
+    `joins_run` is set when the turn is the answer to that run's open ask: it opens no run of its own there.
+    """
+
+    turn: Turn
+    assigned: tuple[Assignment, ...] = ()
+    waiting: tuple[str, ...] = ()
+    joins_run: str | None = None
+    interrupt_id: str | None = None
+    ref: str | None = None
+
+
+class FrameCommitted(Event):
+    """A frame of an agent was stored. `seq` 0: transient, shown to viewers but not numbered (error, run …)."""
+
+    frame: Frame
+    sender: str
+    channel: str
+    group: str
+    member: str
+    run_id: str | None = None
+    run_epoch: int = 0
+    key: str | None = None
+    ref: str | None = None
+
+
+class OwnerChanged(Event):
+    """The conversation's next turn in `group` goes to another member than its last one did."""
+
+    group: str
+    previous: str | None
+    owner: str | None
+    reason: MoveReason
+
+
+class RunOpened(Event):
+    """A waiting turn found its group: as an `Assignment`, later than its turn."""
+
+    run_id: str
+    turn_seq: int
+    group: str
+    channel: str
+    member: str | None
+    run_epoch: int = 1
+
+
+class RunStarted(Event):
+    """The owner said that it works on the run (`read` or `run started`), so that correlation survives a change of writer."""
+
+    run_id: str
+    run_epoch: int
+    group: str
+    member: str
+    turn_seq: int
+    by: str
+    """`read` or `run`: which frame said so."""
+
+
+class RunMoved(Event):
+    """A run changed hands. `from_member`/`to_member` None: it waited, or waits, for a member.
+
+    `superseded`: seqs of the partial frames of the lost owner, which viewers may hide.
+    `adopted`: the new member says by its watermark that it has the turn already; it is not given again for `adopt_ms`.
+    """
+
+    run_id: str
+    turn_seq: int
+    group: str
+    from_member: str | None
+    to_member: str | None
+    run_epoch: int
+    reason: MoveReason
+    superseded: tuple[int, ...] = ()
+    adopted: bool = False
+
+
+class RunEnded(Event):
+    """A run is over; nothing of it is accepted from here on."""
+
+    run_id: str
+    turn_seq: int
+    group: str
+    member: str | None
+    run_epoch: int
+    status: RunStatus
+    reason: str
+    superseded: tuple[int, ...] = ()
+
+
+class MemberJoined(Event):
+    """A member is known; eligible for turns whose `at` is `since` or later."""
+
+    member: str
+    group: str
+    channel: str
+    gateway: str
+    n: int
+    """The gateway's membership counter at this change."""
+    since: int
+    each: bool = False
+    """Gets every turn for itself (`ungrouped: each`); its group has only it."""
+    watermarks: dict[str, int] = {}
+    """Per conversation of this partition, the highest seq that its process already has."""
+
+
+class MemberLeft(Event):
+    member: str
+    group: str
+    gateway: str
+    n: int
+    reason: MoveReason
+
+
+class GatewayEnded(Event):
+    """A gateway incarnation expired or said goodbye: it may never join members again. Its members left just before."""
+
+    gateway: str
+    reason: str
+
+
+class ListWanted(Event):
+    """The partition lost count of a gateway's members (`of` = members), or lacks the current document (`of` = config)."""
+
+    gateway: str
+    of: str
+    have: int
+    """What it has: the gateway's n, or the document's version."""
+
+
+class ListApplied(Event):
+    """A gateway's list was taken: its members from here on are those that joined and did not leave, its counter is `n`."""
+
+    gateway: str
+    n: int
+
+
+class Refused(Event):
+    """A command changed nothing. `count`: the how-manieth refusal of this (member, run); after the 16th none is written."""
+
+    reason: RefusedReason
+    ref: str | None = None
+    member: str | None = None
+    run_id: str | None = None
+    client_id: str | None = None
+    detail: str = ""
+    count: int = 1
+
+
+class Duplicate(Event):
+    """A repeat of something stored: whoever waits for `ref` gets the first one's ack."""
+
+    ref: str | None
+    of_seq: int
+    id: str
+    of_timestamp: int
+    key: str
+    client_id: str | None = None
+
+
+class Rejected(Event):
+    """An intake record went to dead-letters. `origin` is its id: `<topic>/<partition>/<offset>`."""
+
+    origin: str
+    reason: str
+
+
+class ConfigChanged(Event):
+    """Channels and routes as of `version`: the whole document, JSON."""
+
+    version: int
+    document: str
+
+
+class WriterOpened(Event):
+    """First event of every writer epoch."""
+
+    writer_epoch: int
+    worker: str
+
+
+class BatchCommitted(Event):
+    """Last event of every batch: the intake positions (next offset to read) that its outcome covers."""
+
+    turns: int
+    frames: int
+    membership: int
+
+
+class Unknown(Event):
+    """An event of a later release, kept raw so that an older reader goes on."""
+
+    name: str
+    raw: bytes
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One journal record: an event in its envelope."""
+
+    lsn: int
+    """1, 2, 3 … along the partition, without a gap."""
+    at: int
+    """Log time of the decision, ms: advanced by ticks, never by a local clock."""
+    timestamp: int
+    """The broker's append time of the command, ms since the epoch: what people are shown."""
+    writer_epoch: int
+    event: Event
