@@ -45,6 +45,8 @@ class HeldBy(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerRow(msgspec.Struct, frozen=True, gc=False):
+    """A worker process, with or without leases. `live`: renewed in time, and not seen dead."""
+
     worker: str
     live: bool
     draining: bool
@@ -64,8 +66,8 @@ class Leases(Protocol):
         epoch + 1. Someone's live row: nothing changes, and the holder comes back."""
 
     async def next_epoch(self, lease: Lease, above: int = 0) -> Lease:
-        """A new writer epoch, for each InitProducerId: +1, or `above` + 1 if that is higher; only where the row is mine,
-        at this epoch, and live. Else `Fenced`."""
+        """A new writer epoch, for each InitProducerId: +1, or `above` + 1 if that is higher; only where the row is
+        mine, at this epoch, and live. Else `Fenced`."""
 
     async def confirm(self, lease: Lease) -> None:
         """Extend it; `Fenced` unless the row is mine, at this epoch and live."""
@@ -101,6 +103,8 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConversationRow(msgspec.Struct, frozen=True, gc=False):
+    """A conversation's state (msgpack) as of `lsn`. `hot`: every claimer loads it."""
+
     conversation_id: str
     lsn: int
     hot: bool
@@ -122,8 +126,8 @@ class Checkpoints(Protocol):
     """Checkpoint rows. A claimer calls `take` first; from then on every other token's snapshot is refused."""
 
     async def take(self, partition: int, token: Token) -> Checkpoint | None:
-        """Put my token where the stored epoch is lower, or equal and mine. A higher one, or an equal one of another worker:
-        `Fenced`. Returns the checkpoint stored so far (None: never one)."""
+        """Put my token where the stored epoch is lower, or equal and mine. A higher one, or an equal one of another
+        worker: `Fenced`. Returns the checkpoint stored so far (None: never one)."""
 
     async def load_hot(self, partition: int, token: Token, lsn: int) -> Sequence[ConversationRow]:
         """All rows flagged hot. `lsn`: what this writer knows to be stored; a lower stored one means that Postgres lost
@@ -147,5 +151,5 @@ class Checkpoints(Protocol):
         keys: Sequence[KeyRow],
         drop_keys_before: int,
     ) -> None:
-        """One transaction: first the partition's row under the token's condition and lsn >= stored lsn (0 rows: `Fenced`),
-        then rows and keys by COPY and upsert."""
+        """One transaction: first the partition's row under the token's condition and lsn >= stored lsn (0 rows:
+        `Fenced`), then rows and keys by COPY and upsert."""
