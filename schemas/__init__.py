@@ -1,4 +1,77 @@
-"""The Avro schemas of Turnlog's topics: a contract with data teams, one record a file under `avro/`.
+"""The Avro schemas of Turnlog's topics: a contract with data teams, one topic's record a file under `avro/`.
 
-Fields may be added and union branches appended; the history is append-only and its compatibility is checked.
+Each file is self-contained. Fields may be added (with a default) and union branches appended; every version that ever
+wrote a record stays under `history/`, and `python -m schemas.check` proves that they can all read one another.
 """
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import fastavro
+from fastavro.schema import fingerprint, to_parsing_canonical_form
+
+NAMES = ("turns", "frames", "membership", "journal", "live", "dead_letters")
+NAMESPACE = "turnlog.v1"
+ROOT = Path(__file__).parent
+CURRENT = ROOT / "avro"
+HISTORY = ROOT / "history"
+
+# Avro's single-object encoding: this marker, the schema's CRC-64-AVRO fingerprint in little-endian order, the record.
+# https://avro.apache.org/docs/1.12.0/specification/#single-object-encoding
+SINGLE_OBJECT_MARKER = b"\xc3\x01"
+SINGLE_OBJECT_HEADER_BYTES = 2 + 8
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """One version of one topic's record."""
+
+    name: str
+    """One of `NAMES`."""
+    definition: dict[str, Any]
+    """The .avsc file as JSON, documentation included."""
+    parsed: Any
+    """What fastavro's readers and writers take."""
+    fingerprint: bytes
+    """CRC-64-AVRO of the canonical form, 8 bytes as they lie in the single-object header (little-endian)."""
+
+    @property
+    def header(self) -> bytes:
+        """What every record in single-object encoding starts with, 10 bytes."""
+        return SINGLE_OBJECT_MARKER + self.fingerprint
+
+
+def parse(name: str, text: str) -> Schema:
+    """The schema in `text`, an .avsc file of the topic `name`.
+
+    Raises `json.JSONDecodeError` or `fastavro.schema.SchemaParseException` when it is none.
+    """
+    definition = json.loads(text)
+    digest = fingerprint(to_parsing_canonical_form(definition), "CRC-64-AVRO")
+    return Schema(name, definition, fastavro.parse_schema(json.loads(text)), bytes.fromhex(digest))
+
+
+@cache
+def current(name: str) -> Schema:
+    """The version of `name` that this release writes; `name` is one of `NAMES`."""
+    return parse(name, (CURRENT / f"{name}.avsc").read_text(encoding="utf-8"))
+
+
+@cache
+def history(name: str) -> tuple[Schema, ...]:
+    """Every version of `name` that ever wrote a record, oldest first."""
+    files = sorted((HISTORY / name).glob("*.avsc"))
+    return tuple(parse(name, file.read_text(encoding="utf-8")) for file in files)
+
+
+@cache
+def known(name: str) -> Mapping[bytes, Schema]:
+    """Single-object header to writer's schema, for every version of `name` that this release can read."""
+    return MappingProxyType({schema.header: schema for schema in (*history(name), current(name))})
