@@ -1,0 +1,212 @@
+"""The lease table in Postgres, spoken to by one worker: `Leases` of the port.
+
+Fast takeover: a worker holds a session-level advisory lock for its id. Others look it up in `pg_locks`; a lock that
+this same unbroken session has seen held, and that is gone, means that the process is dead. A pooler, a failover or a
+new session of either side leaves only the TTL: what was seen is forgotten with the session it was seen in.
+A false death costs its worker the lease, never correctness: whoever takes over has a higher epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from psycopg import AsyncConnection
+
+from streams.fence.connection import Session
+from streams.fence.port import Fenced, HeldBy, Lease, Token, WorkerRow
+from streams.fence.queries import load_queries
+
+QUERIES = load_queries("streams.fence")
+
+# A call of the lease table that has not answered for so long counts as failed; the lease itself lasts longer.
+CALL_LIMIT_S = 3.0
+
+Row = tuple[int, str, int, int]
+
+
+def lock_key(worker: str) -> int:
+    """The advisory lock of a worker's id: the first 8 bytes of its BLAKE2b, as Postgres's signed bigint."""
+    return int.from_bytes(hashlib.blake2b(worker.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+class PostgresLeases:
+    """`Leases` of one worker. `ttl_ms`: how long a claim lasts; `worker`: an id never used before.
+
+    All calls share one session, which holds the worker's lock, and are taken one at a time.
+    """
+
+    def __init__(self, dsn: str, worker: str, *, ttl_ms: int, limit_s: float = CALL_LIMIT_S) -> None:
+        self.worker = worker
+        self._ttl = timedelta(milliseconds=ttl_ms)
+        self._session = Session(dsn, f"lease {worker}", limit_s=limit_s, on_connect=self._on_connect)
+        self._locked = False
+        self._seen_held: set[str] = set()
+        self._dead: set[str] = set()
+
+    async def open(self) -> None:
+        """See the port. Raises `FenceUnavailable` when Postgres cannot be reached."""
+
+        async def register(connection: AsyncConnection[Any]) -> None:
+            # The lock is there already: `_on_connect` took it before anything could be claimed.
+            await connection.execute(QUERIES["forget_old_workers"])
+            await connection.execute(
+                QUERIES["register_worker"],
+                {"worker": self.worker, "lock_key": lock_key(self.worker), "ttl": self._ttl},
+            )
+
+        await self._session.run(register)
+
+    async def close(self) -> None:
+        """See the port. The lock goes with the session, also when the rows could not be written."""
+
+        async def leave(connection: AsyncConnection[Any]) -> None:
+            async with connection.transaction():
+                await connection.execute(QUERIES["hand_back_all"], {"worker": self.worker})
+                await connection.execute(QUERIES["unregister_worker"], {"worker": self.worker})
+
+        try:
+            await self._session.run(leave)
+        finally:
+            await self._session.close()
+
+    async def claim(self, partition: int) -> Lease | HeldBy:
+        """See the port."""
+
+        async def claim(connection: AsyncConnection[Any]) -> Lease | HeldBy:
+            lease = await self._try_claim(connection, partition, None)
+            if lease is not None:
+                return lease
+            cursor = await connection.execute(QUERIES["lease_of"], {"partition": partition})
+            row: Row | None = await cursor.fetchone()
+            if row is None:
+                raise Fenced(f"partition {partition}: its lease row vanished; leases are never deleted")
+            await self._look_for_dead(connection, [row[1]])
+            holder = self._held_by(row)
+            if holder.live:
+                return holder
+            return await self._try_claim(connection, partition, holder) or holder
+
+        return await self._session.run(claim)
+
+    async def next_epoch(self, lease: Lease, above: int = 0) -> Lease:
+        """See the port."""
+
+        async def advance(connection: AsyncConnection[Any]) -> Lease:
+            cursor = await connection.execute(QUERIES["next_epoch"], self._of(lease, above=above))
+            row = await cursor.fetchone()
+            if row is None:
+                raise self._fenced(lease)
+            return Lease(lease.partition, Token(row[0], self.worker))
+
+        return await self._session.run(advance)
+
+    async def confirm(self, lease: Lease) -> None:
+        """See the port."""
+
+        async def confirm(connection: AsyncConnection[Any]) -> None:
+            cursor = await connection.execute(QUERIES["confirm_lease"], self._of(lease, ttl=self._ttl))
+            if cursor.rowcount == 0:
+                raise self._fenced(lease)
+
+        await self._session.run(confirm)
+
+    async def hand_back(self, lease: Lease) -> None:
+        """See the port."""
+
+        async def hand_back(connection: AsyncConnection[Any]) -> None:
+            await connection.execute(QUERIES["hand_back_lease"], self._of(lease))
+
+        await self._session.run(hand_back)
+
+    async def set_draining(self) -> None:
+        """See the port."""
+
+        async def drain(connection: AsyncConnection[Any]) -> None:
+            await connection.execute(QUERIES["drain_worker"], {"worker": self.worker})
+
+        await self._session.run(drain)
+
+    async def workers(self) -> Sequence[WorkerRow]:
+        """See the port."""
+
+        async def workers(connection: AsyncConnection[Any]) -> Sequence[WorkerRow]:
+            cursor = await connection.execute(QUERIES["list_workers"])
+            rows = await cursor.fetchall()
+            await self._look_for_dead(connection, [row[0] for row in rows])
+            return [WorkerRow(name, live and name not in self._dead, draining) for name, _, live, draining in rows]
+
+        return await self._session.run(workers)
+
+    async def table(self) -> Sequence[HeldBy]:
+        """See the port."""
+
+        async def table(connection: AsyncConnection[Any]) -> Sequence[HeldBy]:
+            cursor = await connection.execute(QUERIES["list_leases"])
+            rows: Sequence[Row] = await cursor.fetchall()
+            await self._look_for_dead(connection, {row[1] for row in rows})
+            return [self._held_by(row) for row in rows]
+
+        return await self._session.run(table)
+
+    def break_off(self) -> None:
+        """End the session as a crash of this process would (for tests and drills)."""
+        self._session.break_off()
+
+    async def _on_connect(self, connection: AsyncConnection[Any]) -> None:
+        self._seen_held.clear()
+        self._dead.clear()
+        self._locked = False
+        await self._take_lock(connection)
+
+    async def _take_lock(self, connection: AsyncConnection[Any]) -> None:
+        cursor = await connection.execute(QUERIES["lock_worker"], {"lock_key": lock_key(self.worker)})
+        row = await cursor.fetchone()
+        # False: the server has not yet noticed that this worker's former session broke. Asked again until it has.
+        self._locked = bool(row and row[0])
+
+    async def _look_for_dead(self, connection: AsyncConnection[Any], workers: Iterable[str]) -> None:
+        """Learn which of `workers` lost the lock that this session has seen them hold."""
+        if not self._locked:
+            await self._take_lock(connection)
+        cursor = await connection.execute(QUERIES["locks_held"])
+        held = {row[0] for row in await cursor.fetchall()}
+        for worker in workers:
+            if lock_key(worker) in held:
+                self._seen_held.add(worker)
+                self._dead.discard(worker)  # it was cut off and came back: alive
+            elif worker in self._seen_held:
+                self._dead.add(worker)
+
+    async def _try_claim(self, connection: AsyncConnection[Any], partition: int, dead: HeldBy | None) -> Lease | None:
+        parameters = {
+            "partition": partition,
+            "worker": self.worker,
+            "ttl": self._ttl,
+            "dead_owner": dead.worker if dead else None,
+            "dead_epoch": dead.writer_epoch if dead else None,
+        }
+        cursor = await connection.execute(QUERIES["claim_lease"], parameters)
+        row = await cursor.fetchone()
+        return None if row is None else Lease(partition, Token(row[0], self.worker))
+
+    def _held_by(self, row: Row) -> HeldBy:
+        partition, owner, writer_epoch, expires_in_ms = row
+        return HeldBy(partition, owner, writer_epoch, expires_in_ms > 0 and owner not in self._dead, expires_in_ms)
+
+    def _of(self, lease: Lease, **more: Any) -> dict[str, Any]:
+        # The row's owner is compared with the lease's own token, not with this object: a lease of another worker is
+        # never confirmed here by mistake.
+        return {
+            "partition": lease.partition,
+            "worker": lease.token.worker,
+            "writer_epoch": lease.token.writer_epoch,
+            **more,
+        }
+
+    def _fenced(self, lease: Lease) -> Fenced:
+        return Fenced(
+            f"partition {lease.partition}: epoch {lease.token.writer_epoch} is not {self.worker}'s live lease any more"
+        )
