@@ -49,6 +49,7 @@ BROKER_SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
+    "log.segment.delete.delay.ms": "1000",
     "log.cleaner.dedupe.buffer.size": str(16 * MEGABYTE),
 }
 

@@ -1,0 +1,1 @@
+"""Helpers of the tests: real servers, and what is made in them and removed again."""
