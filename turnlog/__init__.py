@@ -1,5 +1,47 @@
 """Turnlog's public API for agents and clients: light, with no Kafka and no Postgres in it.
 
-Agents run behind a Turnlog gateway and answer the turns that they own. This package imports none of `streams`,
-`connectors`, `ops` and `schemas`, which are the server's rooms.
+`Agent` answers the turns that its process owns; `Client` is a person's side of a conversation. Everything that an
+outsider needs is exported here; the modules below are this package's own. It imports none of `streams`, `connectors`,
+`ops` and `schemas`, which are the server's rooms.
 """
+
+from turnlog.agent import Agent
+from turnlog.client import Activity, Client, Conversation, Sent
+from turnlog.errors import (
+    AckTimeout,
+    ConversationClosed,
+    ConversationNotFound,
+    Fenced,
+    InvalidRequest,
+    ProtocolViolation,
+    TurnlogError,
+    Unauthorized,
+    Unavailable,
+)
+from turnlog.outbox import Ack
+from turnlog.reply import Reply, Stream
+from turnlog.turn import Turn
+from turnlog.viewer import Message, Viewed
+
+__all__ = [
+    "Ack",
+    "AckTimeout",
+    "Activity",
+    "Agent",
+    "Client",
+    "Conversation",
+    "ConversationClosed",
+    "ConversationNotFound",
+    "Fenced",
+    "InvalidRequest",
+    "Message",
+    "ProtocolViolation",
+    "Reply",
+    "Sent",
+    "Stream",
+    "Turn",
+    "TurnlogError",
+    "Unauthorized",
+    "Unavailable",
+    "Viewed",
+]

@@ -1,0 +1,214 @@
+"""A person's side: open a conversation, say something once, see everything once.
+
+async with Client("https://gateway.example", channel_secret=secret, user="ana") as client:
+    conversation = await client.open()
+    await conversation.send("Where is my order?", key="order-question-1")
+    async for message in conversation.messages():
+        print(message.role, message.text)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from turnlog.backoff import Backoff
+from turnlog.errors import Unauthorized, Unavailable
+from turnlog.tokens import FixedToken, SecretToken, Token, TokenSource, checked, token_in
+from turnlog.viewer import Message, Viewed, messages_of, watch
+from turnlog.wire import API_PATH, base_url
+
+REQUEST_TIMEOUT_S = 15.0
+"""Above the gateway's own wait for a commit (5 s), so that its answer is seen rather than a time-out of ours."""
+TOKEN_MARGIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that is in the conversation's log."""
+
+    id: str
+    key: str
+    """The idempotency key it was sent with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """One stored message, as the REST history shows it."""
+
+    id: str
+    type: str
+    sender: str
+    text: str | None
+    raw: dict[str, Any] = field(repr=False)
+
+
+class Client:
+    """One end user of a channel. One credential: the channel's secret (on a server only), or a `token`.
+
+    `budget`: seconds to go on trying, with the same idempotency key, when the gateway cannot just now.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        channel_secret: str | None = None,
+        token: str | None = None,
+        user: str | None = None,
+        budget: float = 30.0,
+    ) -> None:
+        if (channel_secret is None) == (token is None):
+            raise ValueError("pass exactly one of channel_secret and token")
+        self.url = base_url(url)
+        self._tokens: TokenSource = (
+            FixedToken(token) if token is not None else SecretToken(channel_secret or "", user=user)
+        )
+        self._budget = budget
+        self._http = httpx.AsyncClient(base_url=self.url, timeout=REQUEST_TIMEOUT_S)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._http.aclose()
+
+    async def open(self, *, key: str | None = None) -> Conversation:
+        """A new conversation. Repeating with the same `key` gives the same one."""
+        token = await self._tokens.get(self.url)
+        response = await self.request(
+            "POST", f"{API_PATH}/conversations", token, headers={"X-Idempotency-Key": key or uuid.uuid4().hex}
+        )
+        return Conversation(self, str(checked(response)["conversationId"]), token_in(response))
+
+    async def conversation(self, conversation: str) -> Conversation:
+        """One that exists. Raises `ConversationNotFound`."""
+        return Conversation(self, conversation, await self.token_for(conversation))
+
+    async def token_for(self, conversation: str) -> Token:
+        """A token bound to the conversation."""
+        token = await self._tokens.get(self.url)
+        path = f"{API_PATH}/conversations/{quote(conversation, safe='')}"
+        return token_in(await self.request("GET", path, token))
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        token: Token,
+        *,
+        headers: Mapping[str, str] | None = None,
+        json: Mapping[str, Any] | None = None,
+        params: Mapping[str, str | int] | None = None,
+    ) -> httpx.Response:
+        """A request that is safe to repeat (a read, or keyed), repeated within the budget; a 2xx answer."""
+        backoff = Backoff(first=0.1, most=2.0)
+        until = time.monotonic() + self._budget
+        sent = {"Authorization": f"Bearer {token.value}", **(headers or {})}
+        while True:
+            try:
+                response = await self._http.request(method, path, headers=sent, json=json, params=params)
+                checked(response)
+            except httpx.TransportError as error:
+                failure = Unavailable(f"{method} {path}: {str(error) or type(error).__name__}", code="unavailable")
+            except Unavailable as error:
+                failure = error
+            else:
+                return response
+            delay = backoff.next(failure.retry_after)
+            if time.monotonic() + delay > until:
+                raise failure
+            await asyncio.sleep(delay)
+
+    def stream(self, path: str, headers: Mapping[str, str]) -> Any:
+        """An open-ended GET; its context manager gives the response."""
+        # No read time-out of its own kind: the server sends a comment every few seconds, silence beyond that is a loss.
+        timeout = httpx.Timeout(REQUEST_TIMEOUT_S, read=60.0)
+        return self._http.stream("GET", path, headers=dict(headers), timeout=timeout)
+
+
+class Conversation:
+    """One conversation, seen and spoken in by its user."""
+
+    def __init__(self, client: Client, id: str, token: Token) -> None:  # noqa: A002 - its name everywhere
+        self._client = client
+        self.id = id
+        self._token = token
+
+    async def send(
+        self,
+        text: str,
+        *,
+        key: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        reply_to: str | None = None,
+    ) -> Sent:
+        """Say something; returns once it is committed. Stored once per `key`, however often it is sent."""
+        key = key or uuid.uuid4().hex
+        body: dict[str, Any] = {"type": "message", "text": text}
+        if metadata:
+            body["channelData"] = dict(metadata)
+        if reply_to:
+            body["replyToId"] = reply_to
+        response = await self._request("POST", "/activities", headers={"X-Idempotency-Key": key}, json=body)
+        return Sent(id=str(checked(response)["id"]), key=key)
+
+    async def activities(self, *, after: int = 0, limit: int = 100) -> list[Activity]:
+        """The stored messages after a watermark, oldest first."""
+        response = await self._request("GET", "/activities", params={"watermark": after, "limit": limit})
+        return [
+            Activity(str(each["id"]), str(each["type"]), str(each["from"]["id"]), each.get("text"), each)
+            for each in checked(response)["activities"]
+        ]
+
+    async def end(self) -> None:
+        """Close the conversation."""
+        await self._request("POST", "/close")
+
+    async def reopen(self) -> None:
+        """Take messages again."""
+        await self._request("POST", "/reopen")
+
+    def frames(self, *, after: int = 0) -> AsyncIterator[Viewed]:
+        """Everything that a viewer gets, numbered frames after `after` each once and in order, without end.
+
+        Reconnects by itself and goes on behind the last number seen. Raises `Unauthorized` when the token ends and
+        there is no secret to get another with.
+        """
+        return watch(self._connect, after=after)
+
+    def messages(self, *, after: int = 0) -> AsyncIterator[Message]:
+        """Whole messages: streamed answers joined, those of a lost owner left out."""
+        return messages_of(self.frames(after=after))
+
+    def _connect(self, after: int) -> Any:
+        headers = {"Accept": "text/event-stream", "Authorization": f"Bearer {self._token.value}"}
+        if after:
+            headers["Last-Event-ID"] = str(after)
+        return self._client.stream(f"/v1/conversations/{quote(self.id, safe='')}/stream", headers)
+
+    async def _request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        full = f"{API_PATH}/conversations/{quote(self.id, safe='')}{path}"
+        if self._token.expires is not None and self._token.expires - time.monotonic() < TOKEN_MARGIN_S:
+            self._token = await self._client.token_for(self.id)
+        try:
+            return await self._client.request(method, full, self._token, **arguments)
+        except Unauthorized as error:
+            if error.code != "token_expired":
+                raise
+            self._token = await self._client.token_for(self.id)
+            return await self._client.request(method, full, self._token, **arguments)

@@ -1,0 +1,169 @@
+"""Turns in order within a conversation, side by side across conversations."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+
+from turnlog.errors import Fenced
+from turnlog.outbox import Outbox
+from turnlog.run import Run, RunState
+from turnlog.turn import Turn
+from turnlog.wire import Frame
+
+log = logging.getLogger("turnlog")
+
+
+class _Lane:
+    """One conversation that has turns in this process's hands."""
+
+    def __init__(self) -> None:
+        self.runs: deque[Run] = deque()
+        """Not yet ended, in the order in which they are answered; the first one runs or is about to."""
+        self.watermark = 0
+
+
+class Lanes:
+    """Holds the runs of this process and has each answered once, one at a time per conversation."""
+
+    def __init__(self, outbox: Outbox, answer: Callable[[Run], Awaitable[None]], *, most_at_once: int) -> None:
+        self._outbox = outbox
+        self._answer = answer
+        self._room = asyncio.Semaphore(most_at_once)
+        self._lanes: dict[str, _Lane] = {}
+        self._workers: set[asyncio.Task[None]] = set()
+        self._draining = False
+
+    @property
+    def watermarks(self) -> dict[str, int]:
+        """Per conversation with a turn in hand, the highest seq given: "these I still have". The others need none."""
+        return {conversation: lane.watermark for conversation, lane in self._lanes.items() if lane.watermark}
+
+    def give(self, turn: Turn) -> None:
+        """A turn came in. The run that this process has already is only renewed: its handler goes on."""
+        lane = self._lanes.get(turn.conversation)
+        known = _find(lane, turn) if lane is not None else None
+        if known is not None:
+            known.renew(turn, self._outbox.generation)
+            self._spawn(self._confirm(known))
+            return
+        if lane is None:
+            lane = self._lanes[turn.conversation] = _Lane()
+            self._spawn(self._work(turn.conversation, lane))
+        elif turn.run is None and turn.seq is not None and turn.seq <= lane.watermark:
+            return  # a server that names no runs replays what this process has
+        lane.watermark = max(lane.watermark, turn.seq or 0)
+        lane.runs.append(Run(turn, self._outbox.generation))
+
+    def stop(self, conversation: str, state: RunState, *, run: str | None, epoch: int | None) -> None:
+        """The gateway cancelled `run` (ABORTED) or refused a frame of it (FENCED). Unnamed: the one that runs."""
+        lane = self._lanes.get(conversation)
+        if lane is None:
+            return
+        for each in lane.runs:
+            meant = each.turn.run == run if run is not None else each.state is RunState.RUNNING
+            if meant and each.open and each.holds(epoch):
+                each.stop(state)
+                return
+
+    async def confirm(self) -> None:
+        """On a new connection: say of every run in hand that it is, before the server gives it away or again."""
+        for run in list(self._runs()):
+            await self._confirm(run)
+
+    async def drain(self, budget: float) -> None:
+        """Start nothing more, and let what runs finish within `budget` seconds; the rest is left to other processes."""
+        self._draining = True
+        for run in list(self._runs()):
+            if run.state is RunState.QUEUED:
+                run.stop(RunState.LEFT)
+        if self._workers:
+            await asyncio.wait(self._workers, timeout=budget)
+        for run in list(self._runs()):
+            run.stop(RunState.LEFT)
+        if self._workers:
+            await asyncio.wait(self._workers)
+
+    # ----------------------------------------------------------------------------------------------- one lane
+
+    async def _work(self, conversation: str, lane: _Lane) -> None:
+        while lane.runs:
+            run = lane.runs[0]
+            if self._draining and run.state is RunState.QUEUED:
+                run.stop(RunState.LEFT)
+            if run.open:
+                async with self._room:
+                    await self._run(run)
+            lane.runs.popleft()
+        del self._lanes[conversation]
+
+    async def _run(self, run: Run) -> None:
+        if not run.open:  # stopped while it waited for room
+            return
+        run.enter(RunState.RUNNING)
+        run.task = asyncio.create_task(self._started(run))
+        await asyncio.wait({run.task})
+        error = asyncio.CancelledError() if run.task.cancelled() else run.task.exception()
+        if run.state is RunState.RUNNING:
+            run.enter(_verdict(error))
+        if run.state is RunState.FAILED:
+            log.error(
+                "turnlog: the handler failed on turn %s of %s", run.turn.id, run.turn.conversation, exc_info=error
+            )
+        for frame in _LAST_FRAMES.get(run.state, ()):
+            await self._outbox.last(run, frame)
+
+    async def _started(self, run: Run) -> None:
+        await self._outbox.frame(run, _status("started"))
+        await self._answer(run)
+
+    async def _confirm(self, run: Run) -> None:
+        if run.state is RunState.RUNNING:
+            await self._outbox.frame(run, _status("started"))
+        elif run.state is RunState.QUEUED and run.turn.seq:
+            await self._outbox.frame(run, {"type": "read", "watermark": run.turn.seq})
+
+    def _runs(self) -> Iterator[Run]:
+        return (run for lane in self._lanes.values() for run in lane.runs if run.open)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._workers.add(task)
+        task.add_done_callback(self._reap)
+
+    def _reap(self, task: asyncio.Task[None]) -> None:
+        self._workers.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("turnlog: a conversation's worker failed", exc_info=error)
+
+
+def _find(lane: _Lane, turn: Turn) -> Run | None:
+    """The open run that `turn` is about: the same run, or the same message where runs have no names."""
+    for run in lane.runs:
+        same = run.turn.run == turn.run if turn.run is not None else bool(turn.id) and run.turn.id == turn.id
+        if same and run.open:
+            return run
+    return None
+
+
+def _verdict(error: BaseException | None) -> RunState:
+    if error is None:
+        return RunState.ANSWERED
+    return RunState.FENCED if isinstance(error, Fenced) else RunState.FAILED
+
+
+def _status(status: str) -> Frame:
+    return {"type": "run", "data": {"status": status}}
+
+
+_FAILED: Frame = {
+    "type": "error",
+    "data": {"code": "agent_error", "message": "the agent could not answer this turn", "retryable": False},
+}
+_LAST_FRAMES: dict[RunState, tuple[Frame, ...]] = {
+    RunState.ANSWERED: (_status("finished"),),
+    RunState.FAILED: (_FAILED, _status("error")),
+    RunState.ABORTED: (_status("aborted"),),
+}

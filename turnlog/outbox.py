@@ -1,0 +1,125 @@
+"""What a process sends into conversations: messages until they are acknowledged, other frames once."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from turnlog.errors import AckTimeout, Fenced, InvalidRequest, TurnlogError, Unavailable, error_of
+from turnlog.link import Link
+from turnlog.run import Run
+from turnlog.wire import Frame, dump
+
+SEND_RETRIES = 3
+RETRY_STEP_S = 0.5
+_TEMPORARY = frozenset({"rate_limited", "too_many_in_flight", "unavailable"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The message is stored: in the conversation's log, for good."""
+
+    id: str
+    seq: int
+    duplicate: bool = False
+    """It had been stored before; this is the first one's place."""
+
+
+@dataclass(slots=True)
+class _Unacked:
+    run: Run
+    frame: Frame
+    done: asyncio.Future[Ack]
+
+
+class Outbox:
+    """Sends over a link. Messages wait for their ack and are sent again, with the same id, on every new connection."""
+
+    def __init__(self, link: Link, *, ack_timeout: float) -> None:
+        self._link = link
+        self._ack_timeout = ack_timeout
+        self._unacked: dict[tuple[str, str], _Unacked] = {}
+
+    @property
+    def generation(self) -> int:
+        """Number of the connection; a change means that what was sent without an ack may be lost."""
+        return self._link.generation
+
+    async def wait_up(self) -> None:
+        """Until there is a connection. Raises `Unavailable` when there is none within the ack time-out."""
+        if not await self._link.wait_up(self._ack_timeout):
+            raise Unavailable(f"no connection to the gateway for {self._ack_timeout:g} s", code="unavailable")
+
+    async def frame(self, run: Run, frame: Frame) -> bool:
+        """A frame that gets no ack. False: there is no connection, and it was not sent. Raises `Fenced`."""
+        run.check()
+        return await self._link.send(self._envelope(run, frame))
+
+    async def last(self, run: Run, frame: Frame) -> None:
+        """A word on how the run ended. Where no connection takes it, the server tells from the member's leaving."""
+        await self._link.send(self._envelope(run, frame))
+
+    async def message(self, run: Run, frame: Frame) -> Ack:
+        """A message, until it is stored. Raises `Fenced`, `AckTimeout` or what the gateway refused it for."""
+        for attempt in range(SEND_RETRIES + 1):
+            try:
+                return await self._attempt(run, frame)
+            except TurnlogError as error:
+                if error.code not in _TEMPORARY or attempt == SEND_RETRIES:
+                    raise
+                await asyncio.sleep(error.retry_after or RETRY_STEP_S * (attempt + 1))
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _attempt(self, run: Run, frame: Frame) -> Ack:
+        key = (run.turn.conversation, str(frame["clientId"]))
+        entry = _Unacked(run, frame, asyncio.get_running_loop().create_future())
+        self._unacked[key] = entry
+        try:
+            await self.frame(run, frame)
+            async with asyncio.timeout(self._ack_timeout):
+                return await entry.done
+        except TimeoutError as error:
+            raise AckTimeout(
+                f"no acknowledgement within {self._ack_timeout:g} s: the message may or may not be stored",
+                code="ack_timeout",
+                conversation=run.turn.conversation,
+            ) from error
+        finally:
+            del self._unacked[key]
+
+    async def resend(self) -> None:
+        """On a new connection: everything unacknowledged, in the order in which it was first sent."""
+        for entry in list(self._unacked.values()):
+            try:
+                await self.frame(entry.run, entry.frame)
+            except Fenced as error:
+                _settle(entry.done, error)
+
+    def acked(self, conversation: str, ack: Frame) -> None:
+        """An ack came in. One that nobody waits for any more (resent, timed out) is nothing to do."""
+        entry = self._unacked.get((conversation, str(ack.get("clientId"))))
+        if entry is not None and not entry.done.done():
+            entry.done.set_result(
+                Ack(id=str(ack.get("id")), seq=int(ack.get("seq") or 0), duplicate=ack.get("duplicate") is True)
+            )
+
+    def refused(self, conversation: str, data: Frame) -> TurnlogError | None:
+        """An error came in. Returned when no waiting message is meant by it."""
+        error = error_of(data, conversation=conversation)
+        entry = self._unacked.get((conversation, str(data.get("clientId"))))
+        if entry is None:
+            return error
+        _settle(entry.done, error)
+        return None
+
+    def _envelope(self, run: Run, frame: Frame) -> Frame:
+        envelope = run.stamp(frame, self._link.generation)
+        size, most = len(dump(envelope)), self._link.max_frame_bytes
+        if size > most:
+            raise InvalidRequest(f"frame: {size} bytes, the gateway takes at most {most}", code="payload_too_large")
+        return envelope
+
+
+def _settle(done: asyncio.Future[Ack], error: TurnlogError) -> None:
+    if not done.done():
+        done.set_exception(error)

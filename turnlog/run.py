@@ -1,0 +1,104 @@
+"""A run as the process that holds it sees it.
+
+QUEUED ──▶ RUNNING ──▶ ANSWERED          the handler returned
+   │          ├──────▶ FAILED            it raised
+   │          ├──────▶ ABORTED           a person, or the gateway, cancelled it
+   ├──────────┼──────▶ FENCED            another process holds it, or it has ended
+   └──────────┴──────▶ LEFT              this process drains: the run moves to another one
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from turnlog.errors import Fenced
+from turnlog.turn import Turn
+from turnlog.wire import Frame
+
+
+class RunState(Enum):
+    """See the diagram above."""
+
+    QUEUED = auto()
+    RUNNING = auto()
+    ANSWERED = auto()
+    FAILED = auto()
+    ABORTED = auto()
+    FENCED = auto()
+    LEFT = auto()
+
+
+_NEXT: Mapping[RunState, frozenset[RunState]] = {
+    RunState.QUEUED: frozenset({RunState.RUNNING, RunState.ABORTED, RunState.FENCED, RunState.LEFT}),
+    RunState.RUNNING: frozenset({RunState.ANSWERED, RunState.FAILED, RunState.ABORTED, RunState.FENCED, RunState.LEFT}),
+    RunState.ANSWERED: frozenset(),
+    RunState.FAILED: frozenset(),
+    RunState.ABORTED: frozenset(),
+    RunState.FENCED: frozenset(),
+    RunState.LEFT: frozenset(),
+}
+
+
+class Run:
+    """One turn in this process's hands, and the token that its frames carry."""
+
+    def __init__(self, turn: Turn, generation: int) -> None:
+        self.turn = turn
+        self.state = RunState.QUEUED
+        self.task: asyncio.Task[None] | None = None
+        """The handler, while it runs."""
+        self._epoch = turn.run_epoch
+        self._generation = generation
+
+    @property
+    def epoch(self) -> int | None:
+        """The run epoch at which this process was last given it."""
+        return self._epoch
+
+    @property
+    def open(self) -> bool:
+        return self.state in {RunState.QUEUED, RunState.RUNNING}
+
+    def enter(self, state: RunState) -> None:
+        if state not in _NEXT[self.state]:
+            raise AssertionError(f"run: {self.state.name} never becomes {state.name}")
+        self.state = state
+
+    def renew(self, turn: Turn, generation: int) -> None:
+        """The same run was given to this process again: its frames carry the new epoch from here on."""
+        self._epoch = turn.run_epoch
+        self._generation = generation
+
+    def holds(self, epoch: int | None) -> bool:
+        """Whether an order about `epoch` is about what this process holds, or may be."""
+        return epoch is None or self._epoch is None or epoch >= self._epoch
+
+    def stop(self, state: RunState) -> None:
+        """End it from outside: ABORTED, FENCED or LEFT. A handler that runs is cancelled."""
+        self.enter(state)
+        if self.task is not None:
+            self.task.cancel()
+
+    def check(self) -> None:
+        """Raises `Fenced` once nothing of it may be sent any more."""
+        if not self.open:
+            raise Fenced(
+                f"turn {self.turn.id} is not this process's to answer any more ({self.state.name.lower()})",
+                code="fenced",
+                conversation=self.turn.conversation,
+            )
+
+    def stamp(self, frame: Frame, generation: int) -> Frame:
+        """`frame` in its envelope, naming its run. `generation`: number of the connection that it goes out on.
+
+        A reconnect makes the process another member, to which the run may have moved silently at an epoch that it was
+        not told. The epoch is then left out: the gateway's own member id is token enough, for it is never used again.
+        """
+        stamped = dict(frame)
+        if self.turn.run is not None:
+            stamped["run"] = self.turn.run
+            if self._epoch is not None and generation == self._generation:
+                stamped["runEpoch"] = self._epoch
+        return {"conversationId": self.turn.conversation, "frame": stamped}

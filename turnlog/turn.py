@@ -1,0 +1,83 @@
+"""What a handler is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnlog.wire import NOT_TURNS, Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a person said, given to this process to answer."""
+
+    conversation: str
+    id: str
+    """Message id: the same when the turn is given again, to whomever."""
+    text: str
+    """The plain text of any message type that has one (`text`, `caption`, `title` or `name`), else ``""``."""
+    type: str = "text"
+    seq: int | None = None
+    """Place in the conversation, 1-based; None when the turn is given again after a later one had been."""
+    data: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """The sender's own `metadata` object."""
+    meta: dict[str, Any] = field(default_factory=dict)
+    """Context of this turn (locale, channel …), never stored with the message by the protocol's rule."""
+    sender: str | None = None
+    channel: str | None = None
+    """Id of the channel that it came from."""
+    reply_to: str | None = None
+    """Id of the message that it answers."""
+    run: str | None = None
+    """Id of the run that answering it is; None behind a server that does not name runs."""
+    run_epoch: int | None = None
+    """1 for the first owner, +1 each time the run moved."""
+    raw: Frame = field(default_factory=dict, repr=False)
+    """The frame as it came."""
+
+
+def turn_in(conversation: str, frame: Frame) -> Turn | None:
+    """The turn in a conversation's frame, or None when the frame is something else."""
+    kind, data = frame.get("type"), frame.get("data")
+    if frame.get("from") != "user" or not isinstance(kind, str) or not isinstance(data, dict) or kind in NOT_TURNS:
+        return None
+    meta = _object(frame.get("meta"))
+    return Turn(
+        conversation=conversation,
+        id=str(frame.get("id") or ""),
+        text=_text_of(data),
+        type=kind,
+        seq=_integer(frame.get("seq")),
+        data=data,
+        metadata=_object(frame.get("metadata")),
+        meta=meta,
+        sender=_string(_object(frame.get("sender")).get("id")),
+        channel=_channel_of(meta),
+        reply_to=_string(_object(frame.get("replyTo")).get("id")),
+        run=_string(frame.get("run")),
+        run_epoch=_integer(frame.get("runEpoch")),
+        raw=frame,
+    )
+
+
+def _text_of(data: Frame) -> str:
+    return next((data[key] for key in ("text", "caption", "title", "name") if isinstance(data.get(key), str)), "")
+
+
+def _channel_of(meta: Frame) -> str | None:
+    channel = meta.get("channel")
+    return _string(channel.get("id")) if isinstance(channel, dict) else _string(channel)
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _string(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
