@@ -1,0 +1,388 @@
+"""Readers and writers of one Avro schema, compiled to Python source, as `dataclasses` compiles `__init__`.
+
+fastavro makes dictionaries, which then have to become structs; that costs four times what the hot path may spend. The
+functions made here go from bytes to structs, and back, at once. They know the everyday shape only: whatever else they
+meet makes them raise `Unusual`, and the caller asks fastavro, which is the reference for every result and every error.
+
+Both directions work on text in which each character stands for one byte (latin-1): slicing and joining text is cheaper
+than decoding and encoding each string by itself, and ASCII, which most strings are, is the same in UTF-8.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+
+Json = Any
+Reader = Callable[..., tuple[Any, ...]]
+Writer = Callable[..., str]
+
+_LOW_BITS: Final = 14  # two varint bytes: what a table can hold (2^14 entries)
+_LOW: Final = (1 << _LOW_BITS) - 1
+_INT64_MAX: Final = 2**63 - 1
+_INT64_MIN: Final = -(2**63)
+
+
+class Unusual(Exception):  # noqa: N818  not an error: the reference decides what it is
+    """Not the everyday shape; fastavro decides what to make of it."""
+
+
+# --------------------------------------------------------------------------------------- what compiled code calls
+def _varint(unsigned: int) -> str:
+    """The variable-length bytes of `unsigned`, seven bits a byte, lowest first, as latin-1 text."""
+    out = []
+    while unsigned > 0x7F:
+        out.append(chr(unsigned & 0x7F | 0x80))
+        unsigned >>= 7
+    out.append(chr(unsigned))
+    return "".join(out)
+
+
+_SMALL: Final = tuple(_varint(n) for n in range(_LOW + 1))
+_CONTINUED: Final = tuple(chr(n & 0x7F | 0x80) + chr(n >> 7 | 0x80) for n in range(_LOW + 1))
+# The bits above the lowest 14 change rarely along a partition: an lsn's every 8,192 records, a time's every 8 s.
+_high = lru_cache(maxsize=4096)(_varint)
+
+
+def encode_long(value: int) -> str:
+    """The bytes of an Avro long as latin-1 text. Raises `Unusual` when it does not fit into 64 bits."""
+    zigzag = value << 1 if value >= 0 else ~(value << 1)
+    if zigzag <= _LOW:
+        return _SMALL[zigzag]
+    if not _INT64_MIN <= value <= _INT64_MAX:
+        raise Unusual
+    return _CONTINUED[zigzag & _LOW] + _high(zigzag >> _LOW_BITS)
+
+
+def _read_varint(value: bytes, i: int, first: int) -> tuple[int, int]:
+    """The rest of a varint whose `first` byte had its continuation bit set, and the offset after it."""
+    n = first & 0x7F
+    shift = 7
+    while (byte := value[i]) > 0x7F:
+        if shift > 56:  # nine bytes carry 63 bits, a tenth the last one
+            raise Unusual
+        n |= (byte & 0x7F) << shift
+        shift += 7
+        i += 1
+    n |= byte << shift
+    if n >> 64:
+        raise Unusual
+    return n, i + 1
+
+
+def _read_length(value: bytes, i: int, first: int) -> tuple[int, int]:
+    """As `_read_varint` for a length: zigzagged, never negative. Takes a varint of one byte too."""
+    if first & 1:
+        raise Unusual
+    if first < 0x80:
+        return first, i
+    second = value[i]
+    if second < 0x80:
+        return first & 0x7F | second << 7, i + 1
+    return _read_varint(value, i, first)
+
+
+_READ_HELPERS: Final[dict[str, Any]] = {
+    "Unusual": Unusual,
+    "read_varint": _read_varint,
+    "read_length": _read_length,
+    "BOOLEANS": {0: False, 1: True},
+}
+_WRITE_HELPERS: Final[dict[str, Any]] = {
+    "SMALL": _SMALL,
+    "TRUE": "\1",
+    "FALSE": "\0",
+    "long": encode_long,
+}
+
+
+# ------------------------------------------------------------------------------------------------------- source
+class _Source:
+    """Lines of one function under construction, with the objects that it refers to."""
+
+    def __init__(self, schema: Json, helpers: Mapping[str, Any]) -> None:
+        self.lines: list[str] = []
+        self.depth = 0
+        self.scope: dict[str, Any] = dict(helpers)
+        self.records: dict[str, Json] = {}
+        self._names = 0
+        self._collect(schema)
+
+    def _collect(self, node: Json) -> None:
+        """Remember every named record below `node`: further uses of it are by name."""
+        if isinstance(node, list):
+            for branch in node:
+                self._collect(branch)
+        elif isinstance(node, dict):
+            if node["type"] == "record":
+                self.records[node["name"]] = node
+            for child in (*node.get("fields", ()), node.get("items"), node.get("values"), node["type"]):
+                if isinstance(child, dict | list):
+                    self._collect(child)
+
+    def add(self, *lines: str) -> None:
+        self.lines += ["    " * self.depth + line for line in lines]
+
+    def name(self, hint: str) -> str:
+        """A new local variable."""
+        self._names += 1
+        return f"{hint}_{self._names}"
+
+    def refer(self, hint: str, value: object) -> str:
+        """A global variable of the function that is `value`."""
+        name = self.name(hint.upper())
+        self.scope[name] = value
+        return name
+
+    def kind(self, node: Json) -> Json:
+        """`node` without its wrapping: a primitive's name, a union's list, or a complex type's object."""
+        if isinstance(node, dict) and node["type"] not in ("record", "array", "map"):
+            node = node["type"]
+        return self.records.get(node, node) if isinstance(node, str) else node
+
+    def compile(self, function: str, filename: str) -> Any:
+        code = compile("\n".join(self.lines) + "\n", filename, "exec")
+        exec(code, self.scope)  # noqa: S102  the source was written above, from schemas of this distribution
+        return self.scope[function]
+
+
+def _bare(hint: Any) -> Any:
+    """`hint` without None: what an optional field holds when it holds something."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return next(arg for arg in get_args(hint) if arg is not types.NoneType)
+    return hint
+
+
+# ------------------------------------------------------------------------------------------------------- reader
+def compile_reader(
+    schema: Json, classes: Mapping[str, type], *, given: Sequence[str], inherited: Sequence[str]
+) -> Reader:
+    """A function `read(value, text, i, *given)` for an envelope whose last field is a union of records.
+
+    `value` is the record, `text` the same as latin-1, `i` where the body starts. It returns the envelope's fields in
+    order, the last one as an object of `classes[<branch>]` that also got the `given` arguments and the `inherited`
+    envelope fields, and then the offset after the body, which the caller compares with the length. It raises `Unusual`,
+    `IndexError`, `KeyError` or `UnicodeDecodeError` for what it leaves to the reference, cut bytes included.
+    """
+    source = _Source(schema, _READ_HELPERS)
+    reader = _ReaderSource(source)
+    *prefix, last = schema["fields"]
+    source.add(f"def read({', '.join(('value', 'text', 'i', *given))}):")
+    source.depth = 1
+    for field in prefix:
+        reader.read(field["type"], field["name"], Any)
+    source.add("branch = value[i]", "i += 1")
+    for index, branch in enumerate(last["type"]):
+        record = source.kind(branch)
+        source.add(f"{'if' if index == 0 else 'elif'} branch == {index * 2}:")
+        source.depth = 2
+        reader.record(record, "result", classes[record["name"]], (*given, *inherited))
+        source.depth = 1
+    source.add("else:", "    raise Unusual")
+    source.add(f"return {', '.join((*(field['name'] for field in prefix), 'result', 'i'))}")
+    read: Reader = source.compile("read", f"<reader of {schema['name']}>")
+    return read
+
+
+class _ReaderSource:
+    """Adds to a source the lines that read one value into a variable, advancing `i`."""
+
+    def __init__(self, source: _Source) -> None:
+        self.source = source
+
+    def read(self, node: Json, target: str, hint: Any) -> None:
+        kind = self.source.kind(node)
+        match kind:
+            case "string":
+                self._string(target, hint)
+            case "long":
+                self._long(target)
+            case "boolean":
+                self.source.add(f"{target} = BOOLEANS[value[i]]", "i += 1")
+            case ["null", inner]:
+                self._optional(inner, target, _bare(hint))
+            case {"type": "record"}:
+                self.record(kind, target, hint)
+            case {"type": "array", "items": items}:
+                self._array(items, target, hint)
+            case {"type": "map", "values": values}:
+                self._map(values, target, hint)
+            case _:
+                raise TypeError(f"no reader for the Avro type {kind!r}")
+
+    def record(self, record: Json, target: str, cls: type, passed: Sequence[str] = ()) -> None:
+        hints = get_type_hints(cls)
+        arguments = [f"{name}={name}" for name in passed]
+        for field in record["fields"]:
+            local = self.source.name(field["name"])
+            self.read(field["type"], local, hints[field["name"]])
+            arguments.append(f"{field['name']}={local}")
+        self.source.add(f"{target} = {self.source.refer(cls.__name__, cls)}({', '.join(arguments)})")
+
+    def _string(self, target: str, hint: Any) -> None:
+        self.source.add(
+            "n = value[i]",
+            "i += 1",
+            "if n & 0x81:",
+            "    n, i = read_length(value, i, n)",
+            "j = i + (n >> 1)",
+            f"{target} = text[i:j]",
+            f"if not {target}.isascii():",
+            f"    {target} = value[i:j].decode()",
+            "i = j",
+        )
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            words = self.source.refer(hint.__name__, {member.value: member for member in hint})
+            self.source.add(f"{target} = {words}[{target}]")
+
+    def _long(self, target: str) -> None:
+        self.source.add(
+            "n = value[i]",
+            "i += 1",
+            "if n > 127:",
+            "    n, i = read_varint(value, i, n)",
+            f"{target} = n >> 1 if not n & 1 else ~(n >> 1)",
+        )
+
+    def _optional(self, inner: Json, target: str, hint: Any) -> None:
+        self.source.add("n = value[i]", "i += 1", "if n == 0:", f"    {target} = None", "elif n == 2:")
+        self.source.depth += 1
+        self.read(inner, target, hint)
+        self.source.depth -= 1
+        self.source.add("else:", "    raise Unusual")
+
+    def _array(self, items: Json, target: str, hint: Any) -> None:
+        collected, item = self.source.name("items"), self.source.name("item")
+        with self._block(target, empty="()", collected=f"{collected} = []"):
+            self.read(items, item, get_args(hint)[0])
+            self.source.add(f"{collected}.append({item})")
+        self.source.add(f"    {target} = tuple({collected})")
+
+    def _map(self, values: Json, target: str, hint: Any) -> None:
+        key, item = self.source.name("key"), self.source.name("item")
+        with self._block(target, empty="{}", collected=f"{target} = {{}}"):
+            self._string(key, str)
+            self.read(values, item, get_args(hint)[1])
+            self.source.add(f"{target}[{key}] = {item}")
+
+    @contextmanager
+    def _block(self, target: str, empty: str, collected: str) -> Iterator[None]:
+        """An array or a map in one block, as fastavro writes it, then the empty block that ends it."""
+        self.source.add("n = value[i]", "i += 1", "if n == 0:", f"    {target} = {empty}", "else:")
+        self.source.depth += 1
+        self.source.add("n, i = read_length(value, i, n)", collected, "for _ in range(n >> 1):")
+        self.source.depth += 1
+        yield
+        self.source.depth -= 1
+        self.source.add("if value[i]:", "    raise Unusual", "i += 1")
+        self.source.depth -= 1
+
+
+# ------------------------------------------------------------------------------------------------------- writer
+def compile_writers(schema: Json, classes: Mapping[str, type], *, given: Sequence[str]) -> dict[type, Writer]:
+    """For each branch of an envelope's last field, a function `write(head, x, *given)` by the class of its objects.
+
+    It returns `head` and the record as latin-1 text. The envelope's own fields are attributes of `x`, as the branch's
+    are, but for the `given` ones, which are arguments, encoded already: the caller knows which of them repeat. It
+    raises `Unusual`, `IndexError`, `AttributeError`, `TypeError` or `UnicodeEncodeError` for what it leaves to the
+    reference.
+    """
+    *prefix, last = schema["fields"]
+    writers: dict[type, Writer] = {}
+    for index, branch in enumerate(last["type"]):
+        source = _Source(schema, _WRITE_HELPERS)
+        record = source.kind(branch)
+        writer = _WriterSource(source)
+        source.add(f"def write({', '.join(('head', 'x', *given))}):")
+        source.depth = 1
+        parts = ["{head}"]
+        for field in prefix:
+            name = field["name"]
+            parts.append(f"{{{name}}}" if name in given else writer.write(field["type"], f"x.{name}"))
+        parts += [_literal(encode_long(index)), writer.record(record, "x")]
+        source.add(f"return f'{''.join(parts)}'")
+        writers[classes[record["name"]]] = source.compile("write", f"<writer of {record['name']}>")
+    return writers
+
+
+def _literal(text: str) -> str:
+    """`text` as it stands inside an f-string in single quotes."""
+    return repr(text)[1:-1].replace("{", "{{").replace("}", "}}")
+
+
+class _WriterSource:
+    """Adds to a source the lines that prepare a value, and returns the f-string part that is its bytes."""
+
+    def __init__(self, source: _Source) -> None:
+        self.source = source
+
+    def write(self, node: Json, expression: str) -> str:
+        kind = self.source.kind(node)
+        match kind:
+            case "string":
+                return self._string(expression)
+            case "long":
+                number = self.source.name("number")
+                self.source.add(f"{number} = {expression}")
+                return f"{{SMALL[{number} << 1] if 0 <= {number} <= 8191 else long({number})}}"
+            case "boolean":
+                return f"{{TRUE if {expression} else FALSE}}"
+            case ["null", inner]:
+                return self._optional(inner, expression)
+            case {"type": "record"}:
+                local = self.source.name(kind["name"].lower())
+                self.source.add(f"{local} = {expression}")
+                return self.record(kind, local)
+            case {"type": "array", "items": items}:
+                return self._array(items, expression)
+            case {"type": "map", "values": values}:
+                return self._map(values, expression)
+            case _:
+                raise TypeError(f"no writer for the Avro type {kind!r}")
+
+    def record(self, record: Json, local: str) -> str:
+        return "".join(self.write(field["type"], f"{local}.{field['name']}") for field in record["fields"])
+
+    def _string(self, expression: str) -> str:
+        text = self.source.name("text")
+        self.source.add(f"{text} = {expression}", f"if not {text}.isascii():")
+        self.source.add(f"    {text} = {text}.encode().decode('latin-1')")
+        return f"{{SMALL[len({text}) << 1]}}{{{text}}}"
+
+    def _optional(self, inner: Json, expression: str) -> str:
+        held, part = self.source.name("held"), self.source.name("part")
+        self.source.add(f"{held} = {expression}", f"if {held} is None:", f"    {part} = '\\0'", "else:")
+        self.source.depth += 1
+        self.source.add(f"{part} = f'\\2{self.write(inner, held)}'")
+        self.source.depth -= 1
+        return f"{{{part}}}"
+
+    def _array(self, items: Json, expression: str) -> str:
+        item = self.source.name("item")
+        with self._block(expression, item) as (held, out):
+            self.source.add(f"{out}.append(f'{self.write(items, item)}')")
+        return f"{{{held}}}"
+
+    def _map(self, values: Json, expression: str) -> str:
+        key = self.source.name("key")
+        with self._block(expression, key) as (held, out):
+            item = f"{held}[{key}]"
+            self.source.add(f"{out}.append(f'{self._string(key)}{self.write(values, item)}')")
+        return f"{{{held}}}"
+
+    @contextmanager
+    def _block(self, expression: str, item: str) -> Iterator[tuple[str, str]]:
+        """A loop over a collection; after it the variable that held the collection holds its bytes."""
+        held, out = self.source.name("held"), self.source.name("out")
+        self.source.add(f"{held} = {expression}", f"if not {held}:", f"    {held} = '\\0'", "else:")
+        self.source.depth += 1
+        self.source.add(f"{out} = [long(len({held}))]", f"for {item} in {held}:")
+        self.source.depth += 1
+        yield held, out
+        self.source.depth -= 1
+        self.source.add(f"{out}.append('\\0')", f"{held} = ''.join({out})")
+        self.source.depth -= 1
