@@ -1,0 +1,83 @@
+"""What a session asks of whoever drives it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from connectors.gateway.protocol.parse import UserMessage
+from streams.core.events import Frame
+
+
+class Write(msgspec.Struct, frozen=True):
+    """Send this frame."""
+
+    frame: bytes
+
+
+class Close(msgspec.Struct, frozen=True):
+    """End the connection; nothing is written after it."""
+
+    code: int
+    reason: str = ""
+
+
+class OpenConversation(msgspec.Struct, frozen=True):
+    """A person said hello: find the conversation (None: make one), subscribe, then call `UserSession.opened`."""
+
+    conversation_id: str | None
+
+
+class OpenMember(msgspec.Struct, frozen=True):
+    """An agent said hello: join it to its group on every partition, then call `AgentSession.opened`."""
+
+    group: str | None
+    watermarks: dict[str, int]
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Read the conversation's numbered entries after `after`, then call `UserSession.loaded` or `load_failed`."""
+
+    after: int
+
+
+class LoadFor(msgspec.Struct, frozen=True):
+    """Read entries of (`after`, `upto`] for an agent's `sync`, then call `AgentSession.replayed`."""
+
+    conversation_id: str
+    after: int
+    upto: int
+
+
+class FetchTurn(msgspec.Struct, frozen=True):
+    """Find the turn of a run that came to this agent later than its turn, then call `AgentSession.fetched`."""
+
+    conversation_id: str
+    turn_seq: int
+
+
+class SubmitTurn(msgspec.Struct, frozen=True):
+    """Write a person's message to the intake under this `ref`."""
+
+    ref: str
+    message: UserMessage
+
+
+class SubmitFrame(msgspec.Struct, frozen=True):
+    """Write an agent's frame to the intake. `ref` None: nothing waits for what becomes of it."""
+
+    conversation_id: str
+    frame: Frame
+    ref: str | None
+    run_id: str | None
+    run_epoch: int | None
+    delivered_seq: int
+
+
+class Relay(msgspec.Struct, frozen=True):
+    """Show a transient frame to the others of the conversation; it may be lost."""
+
+    conversation_id: str
+    frame: bytes
+
+
+Action = Write | Close | OpenConversation | OpenMember | Load | LoadFor | FetchTurn | SubmitTurn | SubmitFrame | Relay

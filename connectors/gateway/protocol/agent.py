@@ -1,0 +1,435 @@
+"""An agent's socket: one member of a group, given the turns whose runs it holds, heard only for those.
+
+A process of the public clients drops a turn whose `seq` is not above everything it has received of the conversation, so
+turns are written in strictly ascending order, and one that comes too late for that is written without `seq`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from connectors.gateway.protocol import limits
+from connectors.gateway.protocol.actions import Action, FetchTurn, LoadFor, OpenMember, Relay, SubmitFrame
+from connectors.gateway.protocol.errors import ProtocolError, refusal
+from connectors.gateway.protocol.parse import (
+    MAX_ID,
+    client_id_of,
+    decode_object,
+    frame_type_of,
+    parse_agent_frame,
+    watermark_of,
+)
+from connectors.gateway.protocol.render import ack, encode, given_turn, numbered, raw, turn_of
+from connectors.gateway.protocol.session import PROTOCOL, Scope, Session, State
+from streams.core.events import Duplicate, Entry, FrameCommitted, Refused, RefusedReason, RunStatus
+
+GROUP_MAX = 64
+WATERMARKS_MAX = limits.MAX_CONVERSATIONS
+# Sends of one connection that wait for their outcome. An agent's connection serves a whole channel.
+IN_FLIGHT_MAX = 1_000
+# Conversations whose highest written seq is remembered; beyond, the longest unused one without a run is forgotten.
+REMEMBERED_MAX = 50_000
+BUSY_RETRY_MS = 500
+NOT_SERVED = frozenset({"genui_components", "skills", "resume", "abort", "ack", "hello", "ping", "auth"})
+CANCELLED = frozenset({RunStatus.CANCELLED, RunStatus.TIMED_OUT, RunStatus.FAILED})
+ABORT = encode({"type": "abort"})
+
+
+class Held(msgspec.Struct):
+    """A run that this member holds."""
+
+    conversation_id: str
+    turn_seq: int
+    run_epoch: int
+
+
+class Waiting(msgspec.Struct):
+    """A turn to be written once those before it are. `entry` None: it is being fetched."""
+
+    run_id: str
+    turn_seq: int
+    entry: Entry | None
+    fresh: bool
+    """Whether it came live: then its seq is above everything that any process has of the conversation."""
+
+
+class Memory(msgspec.Struct):
+    """What was written to this socket of one conversation."""
+
+    high: int = 0
+    """Highest seq written with a seq, or that the process said it has."""
+    turn: int = 0
+    """Highest turn written in either form."""
+    runs: int = 0
+    """Runs of it that this member holds."""
+    waiting: deque[Waiting] = msgspec.field(default_factory=deque)
+
+
+class AgentSession(Session):
+    """A connection of channel scope; see `Session` for how to drive it.
+
+    `partition_of` says where a conversation lies: frames are held until its partition knows the member.
+    """
+
+    rate = (limits.AGENT_RATE, limits.AGENT_BURST)
+
+    def __init__(self, *, partition_of: Callable[[str], int], new_id: Callable[[], str], **given: Any) -> None:
+        super().__init__(**given)
+        self.member = self.connection_id
+        self.group: str | None = None
+        self._partition_of = partition_of
+        self._new_id = new_id
+        self._joined: set[int] = set()
+        self._held: dict[int, list[SubmitFrame]] = {}
+        self._pending: dict[str, tuple[str, str]] = {}
+        """Sends that wait for their outcome: ref to (conversation, clientId)."""
+        self._runs: dict[str, Held] = {}
+        self._memory: OrderedDict[str, Memory] = OrderedDict()
+        self._forgot = False
+
+    @property
+    def runs_open(self) -> int:
+        """How many runs this member holds."""
+        return len(self._runs)
+
+    def holds_run_in(self, conversation_id: str) -> bool:
+        """Whether it holds a run of this conversation."""
+        memory = self._memory.get(conversation_id)
+        return memory is not None and memory.runs > 0
+
+    # ------------------------------------------------------------------------------------------ inputs: membership
+    def opened(self, now: int) -> list[Action]:
+        """The join is written."""
+        self._now = now
+        if self.state is not State.OPENING:
+            return []
+        self._move(State.OPEN)
+        data = {
+            "protocol": PROTOCOL,
+            "compat": ["mekik/1"],
+            "connectionId": self.connection_id,
+            "scope": Scope.CHANNEL,
+            "channelId": self.claims.channel,
+            "expiresAt": self.claims.expires_at,
+            "group": self.group,
+            "limits": {**limits.advertised(channel_scope=True), "maxInFlight": IN_FLIGHT_MAX},
+        }
+        self._write({"type": "welcome", "data": data})
+        return self._drain()
+
+    def joined(self, partition: int, now: int) -> list[Action]:
+        """A partition took the join: its frames may go."""
+        self._now = now
+        self._joined.add(partition)
+        for held in self._held.pop(partition, ()):
+            self._ask(held)
+        return self._drain()
+
+    # ------------------------------------------------------------------------------------------------ inputs: runs
+    def run_given(self, run_id: str, run_epoch: int, entry: Entry, now: int) -> list[Action]:
+        """A new turn came with its run for this member."""
+        self._now = now
+        event = turn_of(entry)
+        conversation_id = _of(entry)
+        self._hold(run_id, Held(conversation_id, event.seq, run_epoch))
+        self._deliver(conversation_id, run_id, entry)
+        return self._drain()
+
+    def run_taken_over(
+        self, run_id: str, run_epoch: int, conversation_id: str, turn_seq: int, *, adopted: bool, now: int
+    ) -> list[Action]:
+        """A run of an earlier turn came to this member. `adopted`: its process has the turn; it is not given again."""
+        self._now = now
+        self._hold(run_id, Held(conversation_id, turn_seq, run_epoch))
+        memory = self._remember(conversation_id)
+        if adopted:
+            memory.turn = max(memory.turn, turn_seq)
+        else:
+            memory.waiting.append(Waiting(run_id, turn_seq, None, fresh=False))
+            self._ask(FetchTurn(conversation_id, turn_seq))
+        return self._drain()
+
+    def answer_given(self, run_id: str, entry: Entry, now: int) -> list[Action]:
+        """A person's message answers this member's open question: it is given as the message it is."""
+        self._now = now
+        if run_id in self._runs:
+            self._deliver(_of(entry), run_id, entry)
+        return self._drain()
+
+    def fetched(self, conversation_id: str, turn_seq: int, entry: Entry, now: int) -> list[Action]:
+        """The turn asked for by `FetchTurn` is here."""
+        self._now = now
+        memory = self._remember(conversation_id)
+        for wanted in memory.waiting:
+            if wanted.turn_seq == turn_seq:
+                wanted.entry = entry
+        while memory.waiting and (memory.waiting[0].entry is not None or memory.waiting[0].run_id not in self._runs):
+            self._give(memory, memory.waiting.popleft())
+        return self._drain()
+
+    def run_lost(self, run_id: str, now: int) -> list[Action]:
+        """The run went to another member: the process must stop working on it."""
+        self._now = now
+        held = self._release(run_id)
+        if held is not None and not self.holds_run_in(held.conversation_id):
+            self._put(_enveloped(held.conversation_id, ABORT))
+        return self._drain()
+
+    def run_ended(self, run_id: str, status: RunStatus, now: int) -> list[Action]:
+        """The run is over."""
+        self._now = now
+        held = self._release(run_id)
+        if held is not None and status in CANCELLED and not self.holds_run_in(held.conversation_id):
+            self._put(_enveloped(held.conversation_id, ABORT))
+        return self._drain()
+
+    # ------------------------------------------------------------------------------------------- inputs: outcomes
+    def committed(self, event: FrameCommitted | Duplicate, timestamp: int, now: int) -> list[Action]:
+        """The journal's answer to a send of this connection: stored, or a repeat of something stored."""
+        self._now = now
+        waited = self._pending.pop(event.ref, None) if event.ref is not None else None
+        if waited is None:
+            return self._drain()
+        conversation_id, client_id = waited
+        match event:
+            case FrameCommitted():
+                answer = ack(client_id, message_id=event.frame.id, seq=event.seq, timestamp=timestamp)
+            case Duplicate():
+                answer = ack(
+                    client_id,
+                    message_id=event.id,
+                    seq=event.of_seq,
+                    timestamp=event.of_timestamp,
+                    duplicate=True,
+                )
+        self._put(_enveloped(conversation_id, encode(answer)))
+        return self._drain()
+
+    def refused(self, event: Refused, now: int) -> list[Action]:
+        """The journal refused a frame of this member."""
+        self._now = now
+        waited = self._pending.pop(event.ref, None) if event.ref is not None else None
+        conversation_id = waited[0] if waited is not None else event.conversation_id
+        if conversation_id is None:
+            return self._drain()
+        client_id = waited[1] if waited is not None else event.client_id
+        self._put(_enveloped(conversation_id, encode(refusal(event.reason, event.detail, client_id=client_id).frame())))
+        # A process that works on a run it does not hold is stopped; one that holds another run here is not, since
+        # abort would hit that one.
+        if event.reason is RefusedReason.FENCED and not self.holds_run_in(conversation_id):
+            self._put(_enveloped(conversation_id, ABORT))
+        return self._drain()
+
+    def submit_failed(self, submit: SubmitFrame, error: ProtocolError, now: int) -> list[Action]:
+        """The intake did not take a frame."""
+        self._now = now
+        if submit.ref is not None:
+            self._pending.pop(submit.ref, None)
+        error.client_id = submit.frame.client_id
+        self._refuse_in(submit.conversation_id, error)
+        return self._drain()
+
+    def replayed(self, conversation_id: str, entries: Sequence[tuple[Entry, bool]], now: int) -> list[Action]:
+        """History for a `sync`."""
+        self._now = now
+        for entry, superseded in entries:
+            frame = numbered(entry, superseded=superseded)
+            if frame is not None:
+                self._put(_enveloped(conversation_id, encode(frame)))
+        return self._drain()
+
+    # ------------------------------------------------------------------------------------------------- handshake
+    def _decode(self, raw: str | bytes) -> dict[str, Any]:
+        if len(raw) > limits.MAX_FRAME_BYTES:
+            super()._decode(raw)
+        return decode_object(raw, replace=True)
+
+    def _greeted(self, frame: dict[str, Any]) -> None:
+        group = frame.get("group")
+        if group is not None and (not isinstance(group, str) or not 0 < len(group) <= GROUP_MAX or "/" in group):
+            raise ProtocolError("bad_request", f"group: a name of 1 to {GROUP_MAX} characters without `/`")
+        if isinstance(group, str) and group.startswith("~"):
+            raise ProtocolError("bad_request", "group: must not start with `~`")
+        user = frame.get("userId")
+        if isinstance(user, str) and 0 < len(user) <= MAX_ID and not self.claims.named:
+            self._claims = msgspec.structs.replace(self.claims, user=user)
+        watermarks = _watermarks(frame.get("watermarks"))
+        for conversation_id, seq in watermarks.items():
+            self._memory[conversation_id] = Memory(high=seq, turn=seq)
+        self.group = group
+        self._move(State.OPENING)
+        self._ask(OpenMember(group, watermarks))
+
+    # ---------------------------------------------------------------------------------------------------- frames
+    def _frame(self, frame: dict[str, Any]) -> None:
+        if "type" not in frame and "conversationId" in frame:
+            self._envelope(frame)
+            return
+        kind = frame_type_of(frame)
+        self._within_rate(None, kind)
+        match kind:
+            case "ping":
+                self._ping(frame)
+            case "auth":
+                self._authenticate(frame)
+            case _:
+                raise ProtocolError(
+                    "bad_request",
+                    f"type: `{kind}` belongs into an envelope {{conversationId, frame}} on a channel's connection",
+                    client_id=client_id_of(frame),
+                    frame_type=kind,
+                )
+
+    def _envelope(self, envelope: dict[str, Any]) -> None:
+        conversation_id, frame = envelope["conversationId"], envelope.get("frame")
+        if not isinstance(conversation_id, str) or not 0 < len(conversation_id) <= MAX_ID:
+            raise ProtocolError("bad_request", f"conversationId: a string of 1 to {MAX_ID} characters")
+        if not isinstance(frame, dict):
+            raise ProtocolError("bad_request", "frame: must be an object")
+        try:
+            self._within_rate(client_id_of(frame), None)
+            self._conversation_frame(conversation_id, frame)
+        except ProtocolError as error:
+            kind = frame.get("type")
+            error.client_id = error.client_id or client_id_of(frame)
+            error.frame_type = kind if isinstance(kind, str) else None
+            self._refuse_in(conversation_id, error)
+
+    def _conversation_frame(self, conversation_id: str, frame: dict[str, Any]) -> None:
+        kind = frame_type_of(frame)
+        if kind in NOT_SERVED:
+            raise ProtocolError("bad_request", f"type: `{kind}` is not served in a conversation")
+        if kind == "sync":
+            # Only what this member was given: a turn of somebody else would start work here.
+            upto = self._memory[conversation_id].high if conversation_id in self._memory else 0
+            self._ask(LoadFor(conversation_id, watermark_of(frame), upto))
+        elif kind == "typing":
+            self._typing(conversation_id, frame)
+        else:
+            self._submit(conversation_id, frame)
+
+    def _typing(self, conversation_id: str, frame: dict[str, Any]) -> None:
+        if not self.holds_run_in(conversation_id):
+            return  # a zombie's typing is not shown
+        shown = {"type": "typing", "isTyping": frame.get("isTyping") is True, "from": "bot", "sender": self._sender()}
+        self._ask(Relay(conversation_id, encode(shown)))
+
+    def _submit(self, conversation_id: str, frame: dict[str, Any]) -> None:
+        parsed = parse_agent_frame(frame, self._new_id)
+        ref = None
+        if parsed.client_id is not None:
+            if len(self._pending) >= IN_FLIGHT_MAX:
+                raise ProtocolError(
+                    "too_many_in_flight",
+                    f"{IN_FLIGHT_MAX} sends wait for their ack; wait for one of them",
+                    retry_after_ms=BUSY_RETRY_MS,
+                )
+            ref = self._mint()
+            self._pending[ref] = (conversation_id, parsed.client_id)
+        run_id, run_epoch = frame.get("run"), frame.get("runEpoch")
+        submit = SubmitFrame(
+            conversation_id=conversation_id,
+            frame=parsed,
+            ref=ref,
+            run_id=run_id if isinstance(run_id, str) and 0 < len(run_id) <= 3 * MAX_ID else None,
+            run_epoch=run_epoch if isinstance(run_epoch, int) and 0 < run_epoch < 2**31 else None,
+            delivered_seq=self._memory[conversation_id].turn if conversation_id in self._memory else 0,
+        )
+        partition = self._partition_of(conversation_id)
+        if partition in self._joined:
+            self._ask(submit)
+            return
+        held = self._held.setdefault(partition, [])
+        if len(held) >= IN_FLIGHT_MAX:
+            if ref is not None:
+                del self._pending[ref]
+            raise ProtocolError(
+                "unavailable", "the conversation's partition has no writer yet", retry_after_ms=BUSY_RETRY_MS
+            )
+        held.append(submit)
+
+    def _sender(self) -> dict[str, str]:
+        return {"id": self.claims.user, "role": "bot"}
+
+    def _refuse_in(self, conversation_id: str, error: ProtocolError) -> None:
+        self._put(_enveloped(conversation_id, encode(error.frame())))
+
+    # --------------------------------------------------------------------------------------------------- delivery
+    def _deliver(self, conversation_id: str, run_id: str, entry: Entry) -> None:
+        memory = self._remember(conversation_id)
+        turn = Waiting(run_id, turn_of(entry).seq, entry, fresh=True)
+        if memory.waiting:
+            memory.waiting.append(turn)
+        else:
+            self._give(memory, turn)
+
+    def _give(self, memory: Memory, turn: Waiting) -> None:
+        held = self._runs.get(turn.run_id)
+        if held is None or turn.entry is None:
+            return  # the run ended or moved on while its turn was fetched
+        seq = turn.turn_seq
+        # A late turn of a conversation that was forgotten may be below what the process has: without seq it is safe.
+        with_seq = seq > memory.high and (turn.fresh or not self._forgot or memory.high > 0)
+        memory.high = max(memory.high, seq)
+        memory.turn = max(memory.turn, seq)
+        frame = given_turn(
+            turn_of(turn.entry),
+            turn.entry.timestamp,
+            run_id=turn.run_id,
+            run_epoch=held.run_epoch,
+            with_seq=with_seq,
+        )
+        self._put(_enveloped(held.conversation_id, encode(frame)))
+
+    def _hold(self, run_id: str, held: Held) -> None:
+        if run_id not in self._runs:
+            self._remember(held.conversation_id).runs += 1
+        self._runs[run_id] = held
+
+    def _release(self, run_id: str) -> Held | None:
+        held = self._runs.pop(run_id, None)
+        if held is not None:
+            self._memory[held.conversation_id].runs -= 1
+        return held
+
+    def _remember(self, conversation_id: str) -> Memory:
+        memory = self._memory.get(conversation_id)
+        if memory is None:
+            memory = self._memory[conversation_id] = Memory()
+            if len(self._memory) > REMEMBERED_MAX:
+                self._forget()
+        else:
+            self._memory.move_to_end(conversation_id)
+        return memory
+
+    def _forget(self) -> None:
+        for conversation_id, memory in self._memory.items():
+            if not memory.runs and not memory.waiting and memory.turn:
+                del self._memory[conversation_id]
+                self._forgot = True
+                return
+
+
+def _of(entry: Entry) -> str:
+    return turn_of(entry).conversation_id or ""
+
+
+def _enveloped(conversation_id: str, frame: bytes) -> bytes:
+    return encode({"conversationId": conversation_id, "frame": raw(frame.decode())})
+
+
+def _watermarks(value: Any) -> dict[str, int]:
+    """`hello.watermarks`; entries of a wrong type count as absent, as the specification has it."""
+    if not isinstance(value, dict):
+        return {}
+    if len(value) > WATERMARKS_MAX:
+        raise ProtocolError("too_many_subscriptions", f"watermarks: at most {WATERMARKS_MAX} conversations")
+    return {
+        conversation_id: seq
+        for conversation_id, seq in value.items()
+        if isinstance(seq, int) and not isinstance(seq, bool) and 0 < seq < 2**63 and 0 < len(conversation_id) <= MAX_ID
+    }

@@ -1,0 +1,355 @@
+"""From a socket's text to a frame that may be stored, or to the error that names field and rule."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import msgspec
+
+from connectors.gateway.protocol import limits, messages
+from connectors.gateway.protocol.errors import ProtocolError
+from streams.core.events import Frame
+
+MESSAGE_TYPE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+CLIENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
+ERROR_CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
+MAX_ID = 256
+
+# Frame types that the protocol keeps for itself: none of them may be a message, `text` apart.
+RESERVED = frozenset(
+    {
+        "hello",
+        "welcome",
+        "resume",
+        "genui_event",
+        "client_tools",
+        "client_skills",
+        "abort",
+        "tool_call",
+        "skill",
+        "skills",
+        "genui",
+        "genui_components",
+        "interrupt",
+        "interrupt_resolved",
+        "run",
+        "error",
+        "typing",
+        "survey",
+        "regenerate",
+        "edit",
+        "ack",
+        "deliveryStatus",
+        "presence",
+        "conversationUpdate",
+        "endOfConversation",
+        "event",
+        "heartbeat",
+        "ping",
+        "read",
+        "sync",
+        "auth",
+        "tokenRefreshed",
+        "replayTruncated",
+        "subscribe",
+        "unsubscribe",
+        "subscribed",
+        "unsubscribed",
+        "message",
+        "activity",
+        "activitySet",
+        "frame",
+    }
+)
+# Frames of people that the specification has and this server does not serve yet.
+UNSUPPORTED = frozenset(
+    {"resume", "genui_event", "client_tools", "client_skills", "abort", "survey", "regenerate", "edit"}
+)
+RUN_STATUSES = frozenset({"started", "finished", "interrupted", "error", "aborted"})
+
+# What cannot be stored as text: NUL (PostgreSQL) and surrogates without their other half (UTF-8).
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+REPLACEMENT = "\ufffd"
+
+
+class UserMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A person's message, checked. `data`, `metadata` and `meta` are JSON objects as text."""
+
+    type: str
+    text: str | None = None
+    data: str | None = None
+    client_id: str | None = None
+    metadata: str | None = None
+    meta: str | None = None
+    reply_to: str | None = None
+    client_at: int | None = None
+
+
+def decode_object(raw: str | bytes, *, replace: bool = False) -> dict[str, Any]:
+    """`raw` as a JSON object. Unstorable characters become U+FFFD (`replace`), or an error that names their field."""
+    value = _decode(raw)
+    if not isinstance(value, dict):
+        raise ProtocolError("bad_request", "a frame must be a JSON object")
+    # An unstorable character can only come in as an escape: most frames have none, and are not walked.
+    if ("\\u" in raw) if isinstance(raw, str) else (b"\\u" in raw):
+        return _cleaned(value, "") if replace else _refuse_unstorable(value)
+    return value
+
+
+def _decode(raw: str | bytes) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        # msgspec refuses lone surrogates, which deserve an error of their own (or a replacement).
+        try:
+            return json.loads(raw, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError("bad_request", f"not valid JSON: {error}"[:200]) from None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _cleaned(value: Any, path: str) -> Any:
+    match value:
+        case str():
+            return _UNSTORABLE.sub(REPLACEMENT, value)
+        case dict():
+            return {_UNSTORABLE.sub(REPLACEMENT, key): _cleaned(item, path) for key, item in value.items()}
+        case list():
+            return [_cleaned(item, path) for item in value]
+        case _:
+            return value
+
+
+def _refuse_unstorable(frame: dict[str, Any]) -> dict[str, Any]:
+    found = _find_unstorable(frame, "")
+    if found is None:
+        return frame
+    field, character = found
+    what = "a NUL character" if character == "\0" else "half of a surrogate pair"
+    client_id = frame.get("clientId")
+    raise ProtocolError(
+        "invalid_message",
+        f"{field}: {what} (U+{ord(character):04X}) cannot be stored; remove it",
+        client_id=client_id if isinstance(client_id, str) and CLIENT_ID.fullmatch(client_id) else None,
+        details={"field": field},
+    )
+
+
+def _find_unstorable(value: Any, path: str) -> tuple[str, str] | None:
+    match value:
+        case str():
+            match = _UNSTORABLE.search(value)
+            return (path, match[0]) if match else None
+        case dict():
+            for key, item in value.items():
+                bad_key = _UNSTORABLE.search(key)
+                if bad_key:
+                    return (f"{path}.(key)".lstrip("."), bad_key[0])
+                if found := _find_unstorable(item, f"{path}.{key}" if path else key):
+                    return found
+        case list():
+            for index, item in enumerate(value):
+                if found := _find_unstorable(item, f"{path}[{index}]"):
+                    return found
+        case _:
+            return None
+    return None
+
+
+def client_id_of(frame: dict[str, Any]) -> str | None:
+    """The frame's `clientId` when it is one, for the error that answers it."""
+    value = frame.get("clientId")
+    return value if isinstance(value, str) and CLIENT_ID.fullmatch(value) else None
+
+
+def frame_type_of(frame: dict[str, Any]) -> str:
+    """The frame's `type`; raises `bad_request` when there is none."""
+    value = frame.get("type")
+    if not isinstance(value, str) or not value:
+        raise ProtocolError("bad_request", "type: a frame needs a type", client_id=client_id_of(frame))
+    return value
+
+
+def parse_message(frame: dict[str, Any]) -> UserMessage:
+    """A person's message frame, checked; raises the error that names field and rule (without clientId)."""
+    kind = frame_type_of(frame)
+    if kind in UNSUPPORTED:
+        raise ProtocolError("bad_request", f"type: `{kind}` is not served; an open question is answered by a message")
+    if kind in RESERVED:
+        raise ProtocolError("bad_request", f"type: `{kind}` is the protocol's own and cannot be a message")
+    if not MESSAGE_TYPE.fullmatch(kind):
+        raise ProtocolError("invalid_message", "type: lower-case letters, digits, `_` and `-`, at most 64")
+    data = _object(frame, "data", required=True)
+    messages.check_data(kind, data)
+    text = data.get("text")
+    check_text(text, "data.text")
+    return UserMessage(
+        type=kind,
+        text=text if isinstance(text, str) else None,
+        data=None if data.keys() == {"text"} else json_text(data),
+        client_id=_client_id(frame),
+        metadata=_json_object(frame, "metadata", limits.MAX_METADATA_BYTES),
+        meta=_json_object(frame, "meta", limits.MAX_METADATA_BYTES),
+        reply_to=_reply_to(frame),
+        client_at=frame["timestamp"] if isinstance(frame.get("timestamp"), int) else None,
+    )
+
+
+def check_text(text: Any, field: str) -> None:
+    """Raise `payload_too_large` when `text` is over 64 KiB of UTF-8."""
+    if isinstance(text, str) and len(text) > limits.MAX_TEXT_BYTES // 4:
+        size = len(text.encode())
+        if size > limits.MAX_TEXT_BYTES:
+            raise ProtocolError(
+                "payload_too_large",
+                f"{field}: {size} bytes of text, at most {limits.MAX_TEXT_BYTES} are taken",
+                details={"field": field, "size": size, "limit": limits.MAX_TEXT_BYTES},
+            )
+
+
+def _client_id(frame: dict[str, Any]) -> str | None:
+    value = frame.get("clientId")
+    if value is None:
+        # mekik/1 clients have only `id`; it serves when it fits.
+        alternative = frame.get("id")
+        return alternative if isinstance(alternative, str) and CLIENT_ID.fullmatch(alternative) else None
+    if not isinstance(value, str) or not CLIENT_ID.fullmatch(value):
+        raise ProtocolError("invalid_message", "clientId: letters, digits and `._:~-`, at most 128")
+    return value
+
+
+def _reply_to(frame: dict[str, Any]) -> str | None:
+    value = frame.get("replyTo")
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise ProtocolError("invalid_message", "replyTo: must be an object with the `id` of a message")
+    target = value.get("id")
+    if target is None:
+        return None
+    if not isinstance(target, str) or not 0 < len(target) <= MAX_ID:
+        raise ProtocolError("invalid_message", f"replyTo.id: a string of 1 to {MAX_ID} characters")
+    return target
+
+
+def _object(frame: dict[str, Any], field: str, *, required: bool = False) -> dict[str, Any]:
+    value = frame.get(field)
+    if value is None and not required:
+        return {}
+    if not isinstance(value, dict):
+        raise ProtocolError("invalid_message", f"{field}: must be an object")
+    return value
+
+
+def _json_object(frame: dict[str, Any], field: str, limit: int) -> str | None:
+    value = _object(frame, field)
+    if not value:
+        return None
+    text = json_text(value)
+    if len(text.encode()) > limit:
+        raise ProtocolError(
+            "payload_too_large", f"{field}: at most {limit} bytes as JSON", details={"field": field, "limit": limit}
+        )
+    return text
+
+
+def json_text(value: Any) -> str:
+    """`value` as JSON text."""
+    return msgspec.json.encode(value).decode()
+
+
+def parse_agent_frame(frame: dict[str, Any], mint: Callable[[], str]) -> Frame:
+    """An agent's frame as the intake stores it; `mint` gives a new message id. Raises as `parse_message` does."""
+    kind = frame_type_of(frame)
+    match kind:
+        case "read":
+            return Frame(id=mint(), type=kind, watermark=watermark_of(frame))
+        case "run":
+            status = _object(frame, "data").get("status")
+            if status not in RUN_STATUSES:
+                raise ProtocolError("invalid_message", f"data.status: one of {', '.join(sorted(RUN_STATUSES))}")
+            return Frame(id=mint(), type=kind, status=status)
+        case "genui":
+            return _genui(frame, mint)
+        case "tool_call" | "skill":
+            return Frame(id=mint(), type=kind, data=_checked(frame, kind))
+        case "interrupt" | "interrupt_resolved":
+            target = frame.get("id")
+            if not isinstance(target, str) or not 0 < len(target) <= MAX_ID:
+                raise ProtocolError("invalid_message", f"id: the interrupt's id, 1 to {MAX_ID} characters")
+            return Frame(id=target, type=kind, data=_checked(frame, kind))
+        case "event":
+            return Frame(id=mint(), type=kind, data=_checked(frame, kind), client_id=_client_id(frame))
+        case "error":
+            return Frame(id=mint(), type=kind, data=_agent_error(frame))
+        case _:
+            return _agent_message(kind, frame, mint)
+
+
+def _checked(frame: dict[str, Any], kind: str) -> str:
+    data = _object(frame, "data", required=True)
+    messages.check_data(kind, data)
+    return json_text(data)
+
+
+def _genui(frame: dict[str, Any], mint: Callable[[], str]) -> Frame:
+    stream, done, chunk = frame.get("streamId"), frame.get("done"), frame.get("chunk")
+    if not isinstance(stream, str) or not 0 < len(stream) <= MAX_ID:
+        raise ProtocolError("invalid_message", f"streamId: a string of 1 to {MAX_ID} characters")
+    if not isinstance(done, bool):
+        raise ProtocolError("invalid_message", "done: must be true or false")
+    messages.check(messages.Chunk, chunk, "chunk")
+    check_text(chunk.get("content") if isinstance(chunk, dict) else None, "chunk.content")
+    return Frame(id=mint(), type="genui", stream_id=stream, done=done, data=json_text(chunk))
+
+
+def _agent_error(frame: dict[str, Any]) -> str:
+    data = dict(_object(frame, "data", required=True))
+    code = data.get("code")
+    if not isinstance(code, str) or not ERROR_CODE.fullmatch(code):
+        data["code"] = "agent_error"
+    if not isinstance(data.get("message"), str):
+        data["message"] = "the agent reported an error"
+    # Fields of the protocol's own meaning are only passed on when they are what they claim to be.
+    for field, kind in (("retryable", bool), ("retryAfterMs", int), ("details", dict)):
+        if field in data and not isinstance(data[field], kind):
+            del data[field]
+    for field in ("number", "clientId", "frameType"):
+        data.pop(field, None)
+    return json_text(data)
+
+
+def _agent_message(kind: str, frame: dict[str, Any], mint: Callable[[], str]) -> Frame:
+    message = parse_message(frame)
+    extra: dict[str, Any] = {}
+    actions = frame.get("actions")
+    if actions:
+        messages.check(messages.Actions, actions, "actions")
+        extra["actions"] = actions
+    if message.reply_to is not None:
+        extra["replyTo"] = {"id": message.reply_to}
+    return Frame(
+        id=mint(),
+        type=kind,
+        client_id=message.client_id,
+        text=message.text,
+        data=message.data,
+        metadata=message.metadata,
+        extra=json_text(extra) if extra else None,
+    )
+
+
+def watermark_of(frame: dict[str, Any]) -> int:
+    """`watermark` of read, sync and hello: a count, or its decimal text (clients from before v1); raises otherwise."""
+    value = frame.get("watermark")
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 19:
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise ProtocolError("invalid_watermark", "watermark: must be an integer, 0 or above")
+    return value

@@ -1,0 +1,337 @@
+"""From journal entries to the frames that people and agents are shown: the same live, in replay, by REST and by SSE."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from streams.core.events import (
+    ConversationClosed,
+    ConversationReopened,
+    Entry,
+    Event,
+    FrameCommitted,
+    RunEnded,
+    RunMoved,
+    RunStarted,
+    RunStatus,
+    TurnCommitted,
+)
+
+Fields = dict[str, Any]
+
+SYSTEM = {"id": "system", "role": "system"}
+STATUSES: dict[RunStatus, str] = {
+    RunStatus.ANSWERED: "finished",
+    RunStatus.FAILED: "error",
+    RunStatus.CANCELLED: "aborted",
+    RunStatus.TIMED_OUT: "error",
+    RunStatus.OWNER_GONE: "error",
+}
+# Activity types of the REST API are a closed list: what is not a message there is an event with the frame beside it.
+NOT_MESSAGES = frozenset({"genui", "tool_call", "skill", "interrupt", "interrupt_resolved", "event"})
+
+
+def raw(text: str) -> msgspec.Raw:
+    """JSON text that goes into a frame as it is."""
+    return msgspec.Raw(text.encode())
+
+
+def encode(frame: Fields) -> bytes:
+    """A frame's bytes on the wire."""
+    return msgspec.json.encode(frame)
+
+
+def numbered(entry: Entry, *, superseded: bool = False) -> Fields | None:
+    """The frame of an entry that has a `seq`, as viewers get it; None: this release does not know the event."""
+    event = entry.event
+    frame: Fields | None
+    match event:
+        case TurnCommitted():
+            frame = turn_frame(event, entry.timestamp)
+        case FrameCommitted():
+            frame = agent_frame(event, entry.timestamp)
+        case ConversationClosed():
+            data = {"event": "conversation_closed", "status": "closed", "reason": event.reason}
+            frame = _update(event.id, event.seq, data, entry.timestamp)
+        case ConversationReopened():
+            data = {"event": "conversation_reopened", "status": "active", "reason": "manual"}
+            frame = _update(event.id, event.seq, data, entry.timestamp)
+        case _:
+            return None
+    if superseded:
+        frame["superseded"] = True
+    return frame
+
+
+def turn_frame(event: TurnCommitted, timestamp: int) -> Fields:
+    """What a person said, as everybody is shown it."""
+    turn = event.turn
+    frame: Fields = {
+        "type": turn.type,
+        "id": turn.id,
+        "seq": event.seq,
+        "from": "user",
+        "data": raw(turn.data) if turn.data is not None else {"text": turn.text or ""},
+        "timestamp": timestamp,
+        "sender": {"id": turn.sender, "role": "user"},
+    }
+    if turn.client_id is not None:
+        frame["clientId"] = turn.client_id
+    if turn.metadata is not None:
+        frame["metadata"] = raw(turn.metadata)
+    if turn.reply_to is not None:
+        frame["replyTo"] = {"id": turn.reply_to}
+    return frame
+
+
+def given_turn(event: TurnCommitted, timestamp: int, *, run_id: str, run_epoch: int, with_seq: bool) -> Fields:
+    """A turn as the agent that owns its run gets it: with the person's context, the run and its epoch.
+
+    `with_seq` False: an agent's process never drops it as seen.
+    """
+    frame = turn_frame(event, timestamp)
+    turn = event.turn
+    meta: Fields = msgspec.json.decode(turn.meta) if turn.meta is not None else {}
+    meta.setdefault("channel", turn.channel)
+    meta.setdefault("participant", {"id": turn.sender})
+    frame["meta"] = meta
+    frame["run"] = run_id
+    frame["runEpoch"] = run_epoch
+    if not with_seq:
+        del frame["seq"]
+        frame["turnSeq"] = event.seq
+    return frame
+
+
+def agent_frame(event: FrameCommitted, timestamp: int) -> Fields:
+    """What an agent said or did and the conversation keeps."""
+    frame = event.frame
+    data = raw(frame.data) if frame.data is not None else {"text": frame.text or ""}
+    match frame.type:
+        case "genui":
+            return {
+                "type": "genui",
+                "seq": event.seq,
+                "streamId": frame.stream_id,
+                "done": frame.done,
+                "chunk": data,
+                "timestamp": timestamp,
+            }
+        case "tool_call" | "skill":
+            return {"type": frame.type, "seq": event.seq, "data": data}
+        case "interrupt" | "interrupt_resolved":
+            return {"type": frame.type, "seq": event.seq, "id": frame.id, "data": data}
+        case _:
+            return _message(event, timestamp, data)
+
+
+def _message(event: FrameCommitted, timestamp: int, data: Any) -> Fields:
+    frame = event.frame
+    shown: Fields = {
+        "type": frame.type,
+        "id": frame.id,
+        "seq": event.seq,
+        "from": "bot",
+        "data": data,
+        "timestamp": timestamp,
+        "sender": {"id": event.sender, "role": "system" if event.sender == "system" else "bot"},
+    }
+    if frame.client_id is not None:
+        shown["clientId"] = frame.client_id
+    if frame.metadata is not None:
+        shown["metadata"] = raw(frame.metadata)
+    if frame.extra is not None:
+        shown.update(msgspec.json.decode(frame.extra, type=dict[str, msgspec.Raw]))
+    return shown
+
+
+def _update(message_id: str, seq: int, data: Fields, timestamp: int) -> Fields:
+    return {
+        "type": "conversationUpdate",
+        "id": message_id,
+        "seq": seq,
+        "from": "bot",
+        "sender": SYSTEM,
+        "data": data,
+        "timestamp": timestamp,
+    }
+
+
+def transient(entry: Entry) -> list[Fields]:
+    """The frames without `seq` that viewers of the conversation are shown of an event, in order."""
+    event = entry.event
+    match event:
+        case RunStarted():
+            frames = [run("started")]
+            if event.by == "read":
+                frames.insert(0, _read_receipt(event, entry.timestamp))
+            return frames
+        case RunEnded():
+            return [run(STATUSES[event.status], superseded=event.superseded)]
+        case RunMoved() if event.superseded:
+            return [run("aborted", superseded=event.superseded)]
+        case FrameCommitted() if event.frame.type == "error" and event.frame.data is not None:
+            return [{"type": "error", "data": raw(event.frame.data)}]
+        case FrameCommitted() if event.frame.type == "run" and event.frame.status is not None:
+            return [run(event.frame.status)]
+        case _:
+            return []
+
+
+def run(status: str, *, superseded: tuple[int, ...] = ()) -> Fields:
+    """A `run` frame; `superseded`: seqs that viewers may hide, since another process does that part again."""
+    data: Fields = {"status": status}
+    if superseded:
+        data["superseded"] = superseded
+    return {"type": "run", "data": data}
+
+
+def _read_receipt(event: RunStarted, timestamp: int) -> Fields:
+    by = {"id": event.group, "role": "bot"}
+    data = {"status": "read", "upToSeq": event.turn_seq, "by": by, "timestamp": timestamp}
+    return {"type": "deliveryStatus", "data": data}
+
+
+def ack(client_id: str, *, message_id: str, seq: int, timestamp: int, duplicate: bool = False) -> Fields:
+    """The answer to a send that was stored; of a repeat, the first one's."""
+    frame: Fields = {"type": "ack", "clientId": client_id, "id": message_id, "seq": seq, "timestamp": timestamp}
+    if duplicate:
+        frame["duplicate"] = True
+    return frame
+
+
+def turn_of(entry: Entry) -> TurnCommitted:
+    """The turn that an entry commits."""
+    if not isinstance(entry.event, TurnCommitted):
+        raise TypeError(f"{type(entry.event).__name__} is no turn")
+    return entry.event
+
+
+def message_id_of(event: Event) -> str:
+    """The id of the message that an event stored."""
+    match event:
+        case TurnCommitted():
+            return event.turn.id
+        case FrameCommitted():
+            return event.frame.id
+        case ConversationClosed() | ConversationReopened():
+            return event.id
+        case _:
+            raise TypeError(f"{type(event).__name__} stores no message")
+
+
+def iso(timestamp: int) -> str:
+    """Milliseconds since the epoch as ISO 8601, UTC."""
+    return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def activity(entry: Entry, *, superseded: bool = False) -> Fields | None:
+    """A numbered entry as the client REST API shows it; None as for `numbered`."""
+    frame = numbered(entry, superseded=superseded)
+    if frame is None:
+        return None
+    parts = _parts(entry.event)
+    channel_data: Fields = parts.metadata
+    if parts.type != "message":
+        channel_data = {**channel_data, "frame": frame}
+    elif parts.frame_type != "text":
+        channel_data = {**channel_data, "type": parts.frame_type, "data": frame["data"]}
+    if superseded:
+        channel_data = {**channel_data, "superseded": True}
+    return {
+        "id": parts.id,
+        "type": parts.type,
+        "from": {"id": parts.sender},
+        "text": parts.text,
+        "timestamp": iso(entry.timestamp),
+        "attachments": parts.attachments,
+        "conversationId": entry.event.conversation_id,
+        "channelData": channel_data,
+        "replyToId": parts.reply_to,
+        "seq": entry.event.seq,
+    }
+
+
+def tenant_activity(entry: Entry, *, superseded: bool = False) -> Fields | None:
+    """A numbered entry as the tenant REST API shows it."""
+    shown = activity(entry, superseded=superseded)
+    if shown is None:
+        return None
+    return {
+        "id": shown["id"],
+        "type": shown["type"],
+        "sender": shown["from"]["id"],
+        "text": shown["text"],
+        "attachments": shown["attachments"],
+        "metadata": shown["channelData"],
+        "seq": shown["seq"],
+        "reply_to_id": shown["replyToId"],
+        "conversation_id": shown["conversationId"],
+        "inserted_at": shown["timestamp"],
+    }
+
+
+class _Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """What REST activities are made of."""
+
+    id: str
+    type: str
+    frame_type: str
+    sender: str
+    text: str | None
+    attachments: list[Any] = []
+    metadata: Fields = {}
+    reply_to: str | None = None
+
+
+def _parts(event: Event) -> _Parts:
+    match event:
+        case TurnCommitted():
+            turn = event.turn
+            data = _object(turn.data)
+            return _Parts(
+                id=turn.id,
+                type="message",
+                frame_type=turn.type,
+                sender=turn.sender,
+                text=turn.text if turn.text is not None else _fallback(data),
+                attachments=data.get("attachments") or [],
+                metadata=_object(turn.metadata),
+                reply_to=turn.reply_to,
+            )
+        case FrameCommitted():
+            frame = event.frame
+            data = _object(frame.data)
+            reply = _object(frame.extra).get("replyTo")
+            return _Parts(
+                id=f"{event.conversation_id}/{event.seq}" if frame.type.startswith("interrupt") else frame.id,
+                type="event" if frame.type in NOT_MESSAGES else "message",
+                frame_type=frame.type,
+                sender=event.sender,
+                text=frame.text if frame.text is not None else _fallback(data),
+                attachments=data.get("attachments") or [],
+                metadata=_object(frame.metadata),
+                reply_to=reply["id"] if reply else None,
+            )
+        case ConversationClosed() | ConversationReopened():
+            return _Parts(
+                id=event.id, type="conversationUpdate", frame_type="conversationUpdate", sender="system", text=None
+            )
+        case _:
+            raise TypeError(f"{type(event).__name__} is no activity")
+
+
+def _object(text: str | None) -> Fields:
+    value = msgspec.json.decode(text) if text is not None else {}
+    return value if isinstance(value, dict) else {}
+
+
+def _fallback(data: Fields) -> str | None:
+    for field in ("text", "content", "caption", "title", "name"):
+        value = data.get(field)
+        if isinstance(value, str):
+            return value
+    return None

@@ -1,0 +1,276 @@
+"""A person's socket: one conversation, replayed from a watermark, then live."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from connectors.gateway.protocol import limits
+from connectors.gateway.protocol.actions import Action, Load, OpenConversation, Relay, SubmitTurn
+from connectors.gateway.protocol.errors import ProtocolError, refusal
+from connectors.gateway.protocol.parse import (
+    MAX_ID,
+    client_id_of,
+    frame_type_of,
+    parse_message,
+    watermark_of,
+)
+from connectors.gateway.protocol.render import ack, encode, message_id_of, numbered, transient
+from connectors.gateway.protocol.session import PROTOCOL, Claims, Scope, Session, State
+from connectors.gateway.protocol.viewer import Item, Phase, Viewer
+from streams.core.events import Duplicate, Entry, Refused, TurnCommitted
+
+CAPABILITIES = {
+    "acks": True,
+    "receipts": True,
+    "typing": True,
+    "presence": False,
+    "regenerate": False,
+    "edit": False,
+}
+
+REPLAY_RETRY_MS = 1_000
+
+
+class UserSession(Session):
+    """A connection of conversation scope; see `Session` for how to drive it."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.conversation_id = ""
+        self._watermark = 0
+        self._viewer = Viewer(0, 0)
+        self._pending: dict[str, str | None] = {}
+        """Sends that wait for their outcome: ref to clientId."""
+
+    @property
+    def user(self) -> str:
+        """The participant."""
+        return self.claims.user
+
+    # --------------------------------------------------------------------------------------------------- inputs
+    def opened(self, conversation_id: str, head: int, pending: Sequence[dict[str, Any]], now: int) -> list[Action]:
+        """The conversation is found and subscribed to; `head`: its last seq; `pending`: its open interrupts."""
+        self._now = now
+        if self.state is not State.OPENING:
+            return []
+        self.conversation_id = conversation_id
+        self._move(State.OPEN)
+        self._viewer = Viewer(self._watermark, head)
+        data = {
+            "protocol": PROTOCOL,
+            "compat": ["mekik/1"],
+            "conversationId": conversation_id,
+            "userId": self.user,
+            "connectionId": self.connection_id,
+            "watermark": head,
+            "pending": pending,
+            "scope": Scope.CONVERSATION,
+            "channelId": self.claims.channel,
+            "expiresAt": self.claims.expires_at,
+            "capabilities": CAPABILITIES,
+            "limits": limits.advertised(channel_scope=False),
+        }
+        self._write({"type": "welcome", "data": data})
+        self._load()
+        return self._drain()
+
+    def entries(self, entries: Sequence[Entry], now: int) -> list[Action]:
+        """Live journal entries of the conversation, in order."""
+        self._now = now
+        if self.state is State.OPEN:
+            for entry in entries:
+                self._entry(entry)
+        return self._drain()
+
+    def loaded(self, after: int, entries: Sequence[tuple[Entry, bool]], head: int, now: int) -> list[Action]:
+        """History after `after`: entries with whether each is superseded; `head`: the conversation's last seq."""
+        self._now = now
+        viewer = self._viewer
+        if self.state is not State.OPEN or after != viewer.delivered:
+            return self._drain()  # a sync came meanwhile: its own load follows
+        if viewer.phase is not Phase.LOADING:
+            return self._drain()
+        if viewer.above_head(after, head):
+            self._write(
+                ProtocolError(
+                    "invalid_watermark",
+                    f"watermark: {after} is above the conversation's head {head}",
+                    details={"watermark": after, "headSeq": head},
+                ).frame()
+            )
+            return self._drain()
+        items = [self._item(entry, superseded=superseded) for entry, superseded in entries]
+        for frame in viewer.loaded(items, head):
+            self._put(frame)
+        if viewer.truncated:
+            self._write({"type": "replayTruncated", "data": {"watermark": viewer.delivered, "headSeq": viewer.head}})
+        elif viewer.incomplete:
+            self._write(_replay_unavailable(REPLAY_RETRY_MS))
+        self._load()
+        return self._drain()
+
+    def load_failed(self, after: int, retry_after_ms: int, now: int) -> list[Action]:
+        """History cannot be read now: the client asks again."""
+        self._now = now
+        viewer = self._viewer
+        if self.state is State.OPEN and viewer.phase is Phase.LOADING and after == viewer.delivered:
+            viewer.stall()
+            self._write(_replay_unavailable(retry_after_ms))
+        return self._drain()
+
+    def submit_failed(self, ref: str, error: ProtocolError, now: int) -> list[Action]:
+        """The intake did not take the send of `ref`."""
+        self._now = now
+        if ref in self._pending:
+            error.client_id = self._pending.pop(ref)
+            self._write(error.frame())
+        return self._drain()
+
+    def relayed(self, frame: bytes, now: int) -> list[Action]:
+        """A transient frame of somebody else in the conversation."""
+        self._now = now
+        if self.state is State.OPEN:
+            self._put(frame)
+        return self._drain()
+
+    # ------------------------------------------------------------------------------------------------- handshake
+    def _greeted(self, frame: dict[str, Any]) -> None:
+        if self.claims.scope is not Scope.CONVERSATION:
+            raise AssertionError("the driver picks the session by the token's scope")
+        named = frame.get("conversationId")
+        if named is not None and (not isinstance(named, str) or not 0 < len(named) <= MAX_ID):
+            named = None
+        bound = self.claims.conversation_id
+        if bound is not None and named is not None and named != bound:
+            raise ProtocolError("forbidden", "conversationId: the token is for another conversation")
+        try:
+            self._watermark = watermark_of(frame) if frame.get("watermark") is not None else 0
+        except ProtocolError:
+            self._watermark = 0  # a field of the wrong type counts as absent
+        self._move(State.OPENING)
+        self._ask(OpenConversation(bound or named))
+
+    def _same_session(self, fresh: Claims) -> bool:
+        same_conversation = fresh.conversation_id in {None, self.conversation_id}
+        return super()._same_session(fresh) and fresh.user == self.claims.user and same_conversation
+
+    # ---------------------------------------------------------------------------------------------------- frames
+    def _frame(self, frame: dict[str, Any]) -> None:
+        client_id = client_id_of(frame)
+        kind = frame_type_of(frame)
+        self._within_rate(client_id, kind)
+        match kind:
+            case "ping":
+                self._ping(frame)
+            case "auth":
+                self._authenticate(frame)
+            case "sync":
+                self._sync(frame)
+            case "typing":
+                self._typing(frame)
+            case "read":
+                watermark_of(frame)  # receipts go from agents to people only
+            case "hello":
+                raise ProtocolError("bad_request", "type: hello was said already", frame_type=kind)
+            case _:
+                self._message(frame, kind, client_id)
+
+    def _message(self, frame: dict[str, Any], kind: str, client_id: str | None) -> None:
+        try:
+            message = parse_message(frame)
+        except ProtocolError as error:
+            error.client_id, error.frame_type = client_id, kind
+            raise
+        if len(self._pending) >= limits.MAX_IN_FLIGHT:
+            raise ProtocolError(
+                "too_many_in_flight",
+                f"{limits.MAX_IN_FLIGHT} sends wait for their ack; wait for one of them",
+                retry_after_ms=500,
+                client_id=client_id or message.client_id,
+                frame_type=kind,
+            )
+        ref = self._mint()
+        self._pending[ref] = message.client_id
+        self._ask(SubmitTurn(ref, message))
+
+    def _sync(self, frame: dict[str, Any]) -> None:
+        self._viewer.sync(watermark_of(frame))
+        self._load()
+
+    def _typing(self, frame: dict[str, Any]) -> None:
+        shown = {
+            "type": "typing",
+            "isTyping": frame.get("isTyping") is True,
+            "from": "user",
+            "sender": {"id": self.user, "role": "user"},
+        }
+        self._ask(Relay(self.conversation_id, encode(shown)))
+
+    def _heartbeat(self) -> dict[str, Any]:
+        beat = super()._heartbeat()
+        beat["headSeq"] = self._viewer.head
+        return beat
+
+    # --------------------------------------------------------------------------------------------------- journal
+    def _entry(self, entry: Entry) -> None:
+        event = entry.event
+        match event:
+            case Refused():
+                self._refused(event)
+            case Duplicate():
+                self._duplicate(event)
+            case _ if event.seq:
+                for frame in self._viewer.offer(self._item(entry)):
+                    self._put(frame)
+                self._load()
+            case _ if self._viewer.phase is Phase.LIVE:
+                for shown in transient(entry):
+                    self._write(shown)
+
+    def _item(self, entry: Entry, *, superseded: bool = False) -> Item:
+        """What this connection gets for a numbered entry: the ack of its own send, else the frame."""
+        event = entry.event
+        if isinstance(event, TurnCommitted) and event.turn.sender == self.user:
+            ref = self._own(event)
+            if ref is not None:
+                client_id = self._pending.pop(ref)
+                if client_id is not None:
+                    stored = ack(client_id, message_id=message_id_of(event), seq=event.seq, timestamp=entry.timestamp)
+                    return Item(event.seq, encode(stored))
+        frame = numbered(entry, superseded=superseded)
+        if frame is None:
+            # A numbered event of a later release: its seq must not leave a gap.
+            frame = {"type": "typing", "isTyping": False, "seq": event.seq}
+        return Item(event.seq, encode(frame))
+
+    def _own(self, event: TurnCommitted) -> str | None:
+        if event.ref is not None and event.ref in self._pending:
+            return event.ref
+        if event.ref is None and event.turn.client_id is not None:
+            # Read from history, which has no refs: the clientId tells.
+            return next((ref for ref, mine in self._pending.items() if mine == event.turn.client_id), None)
+        return None
+
+    def _refused(self, event: Refused) -> None:
+        if event.ref in self._pending:
+            error = refusal(event.reason, event.detail, client_id=self._pending.pop(event.ref))
+            self._write(error.frame())
+
+    def _duplicate(self, event: Duplicate) -> None:
+        if event.ref not in self._pending:
+            return
+        client_id = self._pending.pop(event.ref)
+        if client_id is not None:
+            self._write(
+                ack(client_id, message_id=event.id, seq=event.of_seq, timestamp=event.of_timestamp, duplicate=True)
+            )
+
+    def _load(self) -> None:
+        after = self._viewer.wants_load()
+        if after is not None:
+            self._ask(Load(after))
+
+
+def _replay_unavailable(retry_after_ms: int) -> dict[str, Any]:
+    return ProtocolError("replay_unavailable", "the history cannot be read now", retry_after_ms=retry_after_ms).frame()
