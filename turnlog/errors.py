@@ -4,7 +4,6 @@
 `retryable` says whether the same call may succeed later. The SDK has already retried what it can by then.
 """
 
-# ruff: noqa: N818 - named after the cause, in the design's words
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -44,16 +44,15 @@ class Lanes:
     def give(self, turn: Turn) -> None:
         """A turn came in. The run that this process has already is only renewed: its handler goes on."""
         lane = self._lanes.get(turn.conversation)
-        known = _find(lane, turn) if lane is not None else None
-        if known is not None:
-            known.renew(turn, self._outbox.generation)
-            self._spawn(self._confirm(known))
-            return
         if lane is None:
             lane = self._lanes[turn.conversation] = _Lane()
             self._spawn(self._work(turn.conversation, lane))
         elif turn.run is None and turn.seq is not None and turn.seq <= lane.watermark:
             return  # a server that names no runs replays what this process has
+        elif (known := _find(lane, turn)) is not None:
+            known.renew(turn, self._outbox.generation)
+            self._spawn(self._confirm(known))
+            return
         lane.watermark = max(lane.watermark, turn.seq or 0)
         lane.runs.append(Run(turn, self._outbox.generation))
 

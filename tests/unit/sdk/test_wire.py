@@ -1,0 +1,79 @@
+"""Addresses, ids and close reasons."""
+
+from __future__ import annotations
+
+import pytest
+
+from turnlog.backoff import Backoff
+from turnlog.errors import AckTimeout, Fenced, TurnlogError, Unavailable, error_of
+from turnlog.wire import base_url, client_id, retry_after, socket_url
+
+
+@pytest.mark.parametrize(
+    ("given", "base", "socket"),
+    [
+        ("http://h:8080", "http://h:8080", "ws://h:8080/socket/converger/v1"),
+        ("https://h/", "https://h", "wss://h/socket/converger/v1"),
+        ("wss://h/x/socket/converger/v1", "https://h/x", "wss://h/x/socket/converger/v1"),
+    ],
+)
+def test_every_address_of_a_gateway_leads_to_both_of_its_ends(given: str, base: str, socket: str) -> None:
+    assert (base_url(given), socket_url(given)) == (base, socket)
+
+
+@pytest.mark.parametrize("given", ["", "localhost:8080", "ftp://h"])
+def test_what_is_no_address_is_refused_by_name(given: str) -> None:
+    with pytest.raises(ValueError, match=r"url: .* is not an http"):
+        base_url(given)
+
+
+def test_a_client_id_keeps_to_the_alphabet_and_length_of_the_protocol() -> None:
+    assert client_id("a b/ü", "m1") == "a-b--.m1"
+    assert client_id("x" * 500, "m1") == "x" * 125 + ".m1"
+
+
+@pytest.mark.parametrize(
+    ("reason", "seconds"),
+    [
+        ('{"reason":"drain","retryAfterMs":1500}', 1.5),
+        ('{"retryAfterMs":0}', 0.0),
+        ('{"retryAfterMs":-1}', None),
+        ('{"retryAfterMs":true}', None),
+        ("[1]", None),
+        ("going away", None),
+        ("", None),
+    ],
+)
+def test_a_close_reason_may_say_when_to_come_back(reason: str, seconds: float | None) -> None:
+    assert retry_after(reason) == seconds
+
+
+def test_backoff_doubles_to_its_cap_and_starts_anew_after_a_success() -> None:
+    backoff = Backoff(first=1, most=5, uniform=lambda _low, high: high)
+    assert [backoff.next() for _ in range(5)] == [1, 2, 4, 5, 5]
+    backoff.reset()
+    assert backoff.next() == 1
+
+
+def test_backoff_never_comes_back_before_it_was_asked_to() -> None:
+    backoff = Backoff(first=1, uniform=lambda low, _high: low)
+    assert backoff.next(asked=7) == 7
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        ({"code": "fenced", "message": "m"}, Fenced),
+        ({"code": "rate_limited", "message": "m", "retryAfterMs": 20}, Unavailable),
+        ({"code": "one_of_tomorrow", "message": "m"}, TurnlogError),
+        ({}, TurnlogError),
+    ],
+)
+def test_errors_are_typed_by_their_code(data: dict[str, object], kind: type[TurnlogError]) -> None:
+    error = error_of(data)
+    assert type(error) is kind
+    assert error.retry_after == (0.02 if "retryAfterMs" in data else None)
+
+
+def test_no_ack_is_a_kind_of_unavailable() -> None:
+    assert issubclass(AckTimeout, Unavailable)
