@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 """
 
 
-class SchemaMismatch(Exception):  # noqa: N818 -- a state of the database, named like the fence's other signs
+class SchemaMismatch(Exception):
     """The database's tables are not those of this release; the message says which way and what to do."""
 
 

@@ -12,11 +12,11 @@ from typing import Protocol
 import msgspec
 
 
-class Fenced(Exception):  # noqa: N818 -- the design's word; every sign of being a zombie becomes this one exception
+class Fenced(Exception):
     """This process is not (or no longer) the writer it believed to be: stop, forget the partition, publish nothing."""
 
 
-class FenceUnavailable(Exception):  # noqa: N818 -- as above: a state of the world, not a programming error
+class FenceUnavailable(Exception):
     """The lease store cannot be asked now."""
 
 

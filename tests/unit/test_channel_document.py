@@ -1,0 +1,108 @@
+"""The document of channels and routes: what is accepted, what each mistake is called, what a change looks like."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from streams.core.routing import parse_config
+from streams.fence.channels import InvalidDocument, Versioned, changes, parse_document
+
+GOOD: dict[str, Any] = {
+    "channels": [{"id": "web", "kind": "web"}, {"id": "agents", "kind": "websocket", "group_settle_ms": 0}],
+    "routes": [{"from": "web", "to": ["agents"]}],
+}
+
+
+def with_channel(**fields: Any) -> dict[str, Any]:
+    return {**GOOD, "channels": [*GOOD["channels"], {"id": "more", "kind": "web", **fields}]}
+
+
+def test_defaults_are_written_out() -> None:
+    [web, agents] = parse_document(GOOD).plain()["channels"]
+    assert web == {
+        "id": "web",
+        "kind": "web",
+        "active": True,
+        "group_settle_ms": 1000,
+        "ungrouped": "shared",
+        "on_owner_loss": "restart",
+        "adopt_ms": 5000,
+        "watchdog_ms": 300_000,
+    }
+    assert agents["group_settle_ms"] == 0
+
+
+def test_what_is_broadcast_is_what_the_core_reads() -> None:
+    document = Versioned(version=3, document=parse_document(GOOD)).broadcast()
+    assert json.loads(document)["version"] == 3
+    config = parse_config(3, document)
+    assert config.routes == {"web": ("agents",)}
+    assert (config.channel("agents").kind, config.channel("agents").group_settle_ms) == ("websocket", 0)
+
+
+def test_a_listed_document_can_be_applied_as_it_is() -> None:
+    document = parse_document(GOOD)
+    assert parse_document({"version": 7, **document.plain()}) == document
+
+
+@pytest.mark.parametrize(
+    ("document", "named"),
+    [
+        ([], "must be an object"),
+        ({}, "channels: Field required"),
+        ({"channels": []}, "channels: "),
+        (with_channel(kind="fax"), "channels[2].kind: Input should be 'web', 'websocket'"),
+        (with_channel(id="Über"), "channels[2].id: String should match pattern"),
+        (with_channel(id="a/b"), "channels[2].id: String should match pattern"),
+        (with_channel(group_settle_ms=-1), "channels[2].group_settle_ms: Input should be greater than or equal to 0"),
+        (with_channel(on_owner_loss="continue"), "channels[2].on_owner_loss: Input should be 'restart' or 'fail'"),
+        (with_channel(secret="s"), "channels[2].secret: Extra inputs are not permitted"),
+        (with_channel(id="web"), "channels: web more than once"),
+        ({**GOOD, "routes": [{"from": "web", "to": ["nobody"]}]}, "routes: channel nobody is not in channels"),
+        ({**GOOD, "routes": [{"from": "web", "to": []}]}, "routes[0].to: "),
+        ({**GOOD, "routes": [{"from": "agents", "to": ["agents"]}]}, "turns come from people's channels"),
+        ({**GOOD, "routes": [{"from": "web", "to": ["web"]}]}, "turns go to websocket channels, it is web"),
+        ({**GOOD, "routes": 2 * GOOD["routes"]}, "routes: web more than once"),
+        ({**GOOD, "routes": [{"from": "web", "to": ["agents", "agents"]}]}, "route from web: agents more than once"),
+    ],
+)
+def test_a_mistake_is_named_by_field_and_rule(document: object, named: str) -> None:
+    with pytest.raises(InvalidDocument) as refused:
+        parse_document(document)
+    assert named in str(refused.value)
+
+
+def test_all_mistakes_are_named_at_once() -> None:
+    with pytest.raises(InvalidDocument) as refused:
+        parse_document(with_channel(kind="fax", watchdog_ms="soon"))
+    assert [line.partition(":")[0] for line in str(refused.value).splitlines()] == [
+        "channels[2].kind",
+        "channels[2].watchdog_ms",
+    ]
+
+
+def test_a_document_over_itself_changes_nothing() -> None:
+    assert changes(parse_document(GOOD), parse_document(GOOD)) == []
+
+
+def test_each_change_is_one_line() -> None:
+    new = parse_document(
+        {
+            "channels": [
+                {"id": "agents", "kind": "websocket", "group_settle_ms": 5, "active": False},
+                {"id": "bots", "kind": "websocket"},
+                {"id": "web", "kind": "web"},
+            ],
+            "routes": [{"from": "web", "to": ["agents", "bots"]}],
+        }
+    )
+    lines = changes(parse_document(GOOD), new)
+    assert lines[0] == "~ channel agents: active true → false"
+    assert lines[1] == "~ channel agents: group_settle_ms 0 → 5"
+    assert lines[2].startswith('+ channel bots {"id": "bots", "kind": "websocket"')
+    assert lines[3] == '~ route from web: to ["agents"] → ["agents", "bots"]'
+    assert changes(None, parse_document(GOOD))[2] == '+ route from web {"from": "web", "to": ["agents"]}'
+    assert "- channel bots" in changes(new, parse_document(GOOD))
