@@ -1,0 +1,294 @@
+"""The topics of one deployment: names, settings, and how they are made and checked.
+
+Each setting that an invariant rests on is *fixed*: `ensure` repairs it, `verify` refuses to start without it. The
+others are only where a new topic starts from; an operator may change them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
+
+DAY_MS: Final = 24 * 60 * 60 * 1000
+HOUR_MS: Final = 60 * 60 * 1000
+UNLIMITED: Final = "-1"
+DEFAULT_PARTITIONS: Final = 32
+# Brokers show what the controller accepted within milliseconds on an idle cluster; a minute means a fault.
+VISIBLE_WITHIN_S: Final = 60.0
+VISIBLE_POLL_S: Final = 0.02
+_DYNAMIC_TOPIC_CONFIG: Final = 1  # Kafka's ConfigSource: set on this topic, not inherited
+
+
+class TopicsError(Exception):
+    """Topics that are missing, or that break a rule; the message names each one, the rule, and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The names of one deployment's topics, prefixed with its namespace when it has one."""
+
+    namespace: str = ""
+
+    def _named(self, name: str) -> str:
+        return f"{self.namespace}.{name}" if self.namespace else name
+
+    @property
+    def turns(self) -> str:
+        return self._named("turns")
+
+    @property
+    def frames(self) -> str:
+        return self._named("frames")
+
+    @property
+    def membership(self) -> str:
+        return self._named("membership")
+
+    @property
+    def conversations(self) -> str:
+        return self._named("conversations")
+
+    @property
+    def dead_letters(self) -> str:
+        return self._named("dead-letters")
+
+    @property
+    def live(self) -> str:
+        return self._named("live")
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return self.turns, self.frames, self.membership, self.conversations, self.dead_letters, self.live
+
+    def of_schema(self, name: str) -> str:
+        """The topic whose records have the schema `name`, one of `schemas.NAMES`."""
+        return self.conversations if name == "journal" else str(getattr(self, name))
+
+    def transactional_id(self, partition: int) -> str:
+        """The id that fences a partition's writers: the same for all workers, and for no other deployment."""
+        return f"turnlog-{self.namespace or 'default'}-{partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """Kafka settings of one topic: `fixed` ones an invariant rests on, `initial` ones an operator may change."""
+
+    fixed: Mapping[str, str]
+    initial: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that `ensure` did, or would do."""
+
+    topic: str
+    setting: str
+    """A Kafka setting, or `partitions` for a topic that was made."""
+    before: str | None
+    after: str
+
+    def __str__(self) -> str:
+        if self.setting == "partitions":
+            return f"create {self.topic} with {self.after} partitions"
+        return f"set {self.setting} of {self.topic} to {self.after} (was {self.before})"
+
+
+def settings_of(topics: Topics, replication: int) -> dict[str, TopicSettings]:
+    """Topic name to its settings, for topics with `replication` replicas.
+
+    Intake has the broker's time (log time is built on it), and no topic is compacted: each is a log, not a table.
+    The journal is kept for ever. A dead letter holds a whole intake record and more, so its topic takes twice as much.
+    """
+    never_compacted = {"cleanup.policy": "delete", "unclean.leader.election.enable": "false"}
+    intake = {**never_compacted, "message.timestamp.type": "LogAppendTime"}
+    kept = {**never_compacted, "retention.ms": UNLIMITED, "retention.bytes": UNLIMITED}
+    durable = {"min.insync.replicas": "2" if replication >= 3 else "1"}
+    week = {**durable, "retention.ms": str(7 * DAY_MS)}
+    return {
+        topics.turns: TopicSettings(intake, week),
+        topics.frames: TopicSettings(intake, week),
+        topics.membership: TopicSettings(intake, week),
+        topics.conversations: TopicSettings(kept, durable),
+        topics.dead_letters: TopicSettings(
+            never_compacted, {**durable, "retention.ms": str(30 * DAY_MS), "max.message.bytes": str(2 << 20)}
+        ),
+        topics.live: TopicSettings(never_compacted, {**durable, "retention.ms": str(HOUR_MS)}),
+    }
+
+
+async def ensure(
+    admin: AIOKafkaAdminClient,
+    topics: Topics,
+    *,
+    partitions: int | None = None,
+    replication: int = 1,
+    dry_run: bool = False,
+) -> list[Change]:
+    """Make the topics that are missing and repair fixed settings; return what was, or in a dry run would be, changed.
+
+    `partitions` None takes the existing topics' count, or `DEFAULT_PARTITIONS` where there is none. Running it twice,
+    or at two places at once, does no harm. Raises `TopicsError`, before any change, for what must not be repaired in
+    silence: partition counts that differ, and a compacted topic, which may have lost records.
+    """
+    settings = settings_of(topics, replication)
+    counts = await _partition_counts(admin, topics)
+    wanted = _one_count(counts, partitions)
+    repairs = await _repairs(admin, list(counts), settings)
+    missing = [name for name in topics.all if name not in counts]
+    made = [Change(name, "partitions", None, str(wanted)) for name in missing]
+    if dry_run:
+        return made + repairs
+    if missing:
+        await _create(admin, missing, settings, wanted, replication)
+        await _visible("a leader of every partition was", lambda: _leaders_known(admin, topics))
+        # Someone else may have made some of them just now, in another way.
+        _one_count(await _partition_counts(admin, topics), wanted)
+        repairs = await _repairs(admin, list(topics.all), settings)
+    repaired = sorted({change.topic for change in repairs})
+    for name in repaired:
+        await _repair(admin, name, settings[name])
+    await _visible("the settings were", lambda: _none_to_repair(admin, repaired, settings))
+    return made + repairs
+
+
+async def verify(admin: AIOKafkaAdminClient, topics: Topics) -> int:
+    """The partition count, once every topic is there, with one count for all and the fixed settings.
+
+    Raises `TopicsError` that names every topic and rule broken. Changes nothing.
+    """
+    counts = await _partition_counts(admin, topics)
+    missing = [name for name in topics.all if name not in counts]
+    if missing:
+        raise TopicsError(f"no topic {', '.join(missing)}: run `turnlog topic ensure`")
+    count = _one_count(counts, None)
+    broken = await _repairs(admin, list(topics.all), settings_of(topics, replication=1))
+    if broken:
+        rules = "; ".join(f"{c.topic} has {c.setting}={c.before}, it must be {c.after}" for c in broken)
+        raise TopicsError(f"{rules}: run `turnlog topic ensure`")
+    return count
+
+
+def _one_count(counts: Mapping[str, int], wanted: int | None) -> int:
+    if wanted is None:
+        wanted = next(iter(counts.values()), DEFAULT_PARTITIONS)
+    if wanted < 1:
+        raise TopicsError(f"a topic must have at least 1 partition, not {wanted}")
+    if any(count != wanted for count in counts.values()):
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise TopicsError(
+            f"every topic must have {wanted} partitions, but there are: {listed}. A conversation's partition is "
+            "computed from the count, so that it is fixed when the topics are made: ask for the count that they have, "
+            "or make a new deployment under another TURNLOG_NAMESPACE"
+        )
+    return wanted
+
+
+async def _repairs(admin: AIOKafkaAdminClient, names: list[str], settings: Mapping[str, TopicSettings]) -> list[Change]:
+    """What the fixed settings of `names` need; raises `TopicsError` for a compacted topic, which nothing mends."""
+    changes = []
+    for name, config in (await _configs(admin, names)).items():
+        policy = config["cleanup.policy"].value
+        if "compact" in policy:
+            raise TopicsError(
+                f"{name} has cleanup.policy={policy}, so that Kafka keeps only the last record of each key: records "
+                "may be lost already. Set cleanup.policy=delete with Kafka's own tools, then run `turnlog audit verify`"
+            )
+        changes += [
+            Change(name, setting, config[setting].value, value)
+            for setting, value in settings[name].fixed.items()
+            if config[setting].value != value
+        ]
+    return changes
+
+
+async def _none_to_repair(admin: AIOKafkaAdminClient, names: list[str], settings: Mapping[str, TopicSettings]) -> bool:
+    return not await _repairs(admin, names, settings)
+
+
+# ------------------------------------------------------------------------------------------------- Kafka's answers
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    value: str
+    of_the_topic: bool
+    """Set on this topic rather than inherited from the broker."""
+
+
+async def _partition_counts(admin: AIOKafkaAdminClient, topics: Topics) -> dict[str, int]:
+    """Partition count of each of the topics that exists."""
+    described = await admin.describe_topics(list(topics.all))
+    counts = {}
+    for topic in described:
+        error = for_code(topic["error_code"])
+        if error is UnknownTopicOrPartitionError:
+            continue
+        if topic["error_code"]:
+            raise TopicsError(f"Kafka does not describe {topic['topic']}: {error.__name__}: {error.description}")
+        counts[topic["topic"]] = len(topic["partitions"])
+    return {name: counts[name] for name in topics.all if name in counts}
+
+
+async def _configs(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, dict[str, _Setting]]:
+    if not names:
+        return {}
+    configs = {}
+    for response in await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names]):
+        for code, message, _, name, entries in response.resources:
+            if code:
+                raise TopicsError(f"Kafka does not tell the settings of {name}: {message or for_code(code).__name__}")
+            configs[name] = {
+                key: _Setting(value, source == _DYNAMIC_TOPIC_CONFIG) for key, value, _, source, *_ in entries
+            }
+    return configs
+
+
+async def _create(
+    admin: AIOKafkaAdminClient,
+    names: list[str],
+    settings: Mapping[str, TopicSettings],
+    partitions: int,
+    replication: int,
+) -> None:
+    new = [
+        NewTopic(name, partitions, replication, topic_configs={**settings[name].initial, **settings[name].fixed})
+        for name in names
+    ]
+    response = await admin.create_topics(new)
+    for name, code, *rest in response.topic_errors:
+        if code and for_code(code) is not TopicAlreadyExistsError:
+            raise TopicsError(f"Kafka does not make {name}: {rest[0] if rest and rest[0] else for_code(code).__name__}")
+
+
+async def _leaders_known(admin: AIOKafkaAdminClient, topics: Topics) -> bool:
+    """Whether every partition has a leader: before that a client may be told that the topic does not exist."""
+    described: list[dict[str, Any]] = await admin.describe_topics(list(topics.all))
+    return all(
+        not topic["error_code"] and all(not p["error_code"] and p["leader"] >= 0 for p in topic["partitions"])
+        for topic in described
+    )
+
+
+async def _visible(what: str, seen: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until brokers show a change that the controller has accepted: Kafka has nothing to be told by, so ask."""
+    try:
+        async with asyncio.timeout(VISIBLE_WITHIN_S):
+            while not await seen():  # noqa: ASYNC110
+                await asyncio.sleep(VISIBLE_POLL_S)
+    except TimeoutError:
+        raise TopicsError(f"{what} not seen {VISIBLE_WITHIN_S:.0f} s after Kafka agreed: are brokers down?") from None
+
+
+async def _repair(admin: AIOKafkaAdminClient, name: str, settings: TopicSettings) -> None:
+    # This request replaces all that is set on the topic, so what an operator set there goes with it.
+    config = (await _configs(admin, [name]))[name]
+    kept = {key: setting.value for key, setting in config.items() if setting.of_the_topic}
+    resource = ConfigResource(ConfigResourceType.TOPIC, name, configs={**kept, **settings.fixed})
+    for response in await admin.alter_configs([resource]):
+        for code, message, *_ in response.resources:
+            if code:
+                raise TopicsError(f"Kafka does not change {name}: {message or for_code(code).__name__}")
