@@ -18,7 +18,7 @@ class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     ref: str | None = None
 
 
-class OpenConversation(Command):
+class OpenConversation(Command, frozen=True):
     conversation_id: str
     channel: str
     participant: str | None = None
@@ -27,12 +27,12 @@ class OpenConversation(Command):
     metadata: str | None = None
 
 
-class CommitTurn(Command):
+class CommitTurn(Command, frozen=True):
     conversation_id: str
     turn: Turn
 
 
-class CloseConversation(Command):
+class CloseConversation(Command, frozen=True):
     conversation_id: str
     by: str
     reason: str
@@ -40,13 +40,13 @@ class CloseConversation(Command):
     """Message id of the update that viewers get."""
 
 
-class ReopenConversation(Command):
+class ReopenConversation(Command, frozen=True):
     conversation_id: str
     by: str
     id: str
 
 
-class CommitFrame(Command):
+class CommitFrame(Command, frozen=True):
     """A frame from an agent's socket, as its gateway stamped it."""
 
     conversation_id: str
@@ -63,7 +63,7 @@ class CommitFrame(Command):
     """Highest turn seq of this conversation that had been written to the socket when the frame was read from it."""
 
 
-class Join(Command):
+class Join(Command, frozen=True):
     gateway: str
     n: int
     member: str
@@ -74,7 +74,7 @@ class Join(Command):
     watermarks: dict[str, int] = {}
 
 
-class Leave(Command):
+class Leave(Command, frozen=True):
     """Applied by the runtime only once `frames` has been read up to `frames_end` (next offset after its last frame)."""
 
     gateway: str
@@ -93,7 +93,7 @@ class ListedMember(msgspec.Struct, frozen=True, gc=False):
     watermarks: dict[str, int] = {}
 
 
-class ApplyList(Command):
+class ApplyList(Command, frozen=True):
     """The gateway's answer to `ListWanted(members)`: all its members as of counter `n`."""
 
     gateway: str
@@ -101,7 +101,7 @@ class ApplyList(Command):
     members: tuple[ListedMember, ...]
 
 
-class GatewayBehind(Command):
+class GatewayBehind(Command, frozen=True):
     """A heartbeat showed that the partition's count of this gateway, or its document, is not the gateway's."""
 
     gateway: str
@@ -109,37 +109,37 @@ class GatewayBehind(Command):
     config_version: int
 
 
-class ApplyConfig(Command):
+class ApplyConfig(Command, frozen=True):
     """A gateway broadcast the document; taken when its version is newer."""
 
     version: int
     document: str
 
 
-class GatewayExpired(Command):
+class GatewayExpired(Command, frozen=True):
     """No heartbeat within the member TTL, by log time, or the gateway said goodbye (`reason` = stopped)."""
 
     gateway: str
     reason: str = "expired"
 
 
-class TimePassed(Command):
+class TimePassed(Command, frozen=True):
     """Log time moved to `at`: due timers (watchdog, settle, adopt) fire."""
 
 
-class OpenWriter(Command):
+class OpenWriter(Command, frozen=True):
     writer_epoch: int
     worker: str
 
 
-class Reject(Command):
+class Reject(Command, frozen=True):
     """An intake record went to dead-letters."""
 
     origin: str
     reason: str
 
 
-class CommitBatch(Command):
+class CommitBatch(Command, frozen=True):
     """End of a batch that decided something: record the positions."""
 
     turns: int

@@ -126,7 +126,7 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
     run_epoch: int = 1
 
 
-class ConversationOpened(Event):
+class ConversationOpened(Event, frozen=True):
     """A conversation began. `ref` completes the command that asked for it."""
 
     channel: str
@@ -137,7 +137,7 @@ class ConversationOpened(Event):
     ref: str | None = None
 
 
-class ConversationClosed(Event):
+class ConversationClosed(Event, frozen=True):
     """Numbered: viewers get it as `conversationUpdate`. Its open runs ended just before it."""
 
     by: str
@@ -146,7 +146,7 @@ class ConversationClosed(Event):
     ref: str | None = None
 
 
-class ConversationReopened(Event):
+class ConversationReopened(Event, frozen=True):
     """Numbered, as `ConversationClosed`."""
 
     by: str
@@ -154,7 +154,7 @@ class ConversationReopened(Event):
     ref: str | None = None
 
 
-class TurnCommitted(Event):
+class TurnCommitted(Event, frozen=True):
     """A turn got its `seq`, and each group's run its owner: the common case is this one event a turn.
 
     `assigned` is empty when no group is known yet; then `waiting` names the agent channels whose first group gets it.
@@ -169,7 +169,7 @@ class TurnCommitted(Event):
     ref: str | None = None
 
 
-class FrameCommitted(Event):
+class FrameCommitted(Event, frozen=True):
     """A frame of an agent was stored. `seq` 0: transient, shown to viewers but not numbered (error, run …)."""
 
     frame: Frame
@@ -183,7 +183,7 @@ class FrameCommitted(Event):
     ref: str | None = None
 
 
-class OwnerChanged(Event):
+class OwnerChanged(Event, frozen=True):
     """The conversation's next turn in `group` goes to another member than its last one did."""
 
     group: str
@@ -192,7 +192,7 @@ class OwnerChanged(Event):
     reason: MoveReason
 
 
-class RunOpened(Event):
+class RunOpened(Event, frozen=True):
     """A waiting turn found its group: as an `Assignment`, later than its turn."""
 
     run_id: str
@@ -203,7 +203,7 @@ class RunOpened(Event):
     run_epoch: int = 1
 
 
-class RunStarted(Event):
+class RunStarted(Event, frozen=True):
     """The owner said that it works on the run (`read` or `run started`), so that correlation survives a change of writer."""
 
     run_id: str
@@ -215,7 +215,7 @@ class RunStarted(Event):
     """`read` or `run`: which frame said so."""
 
 
-class RunMoved(Event):
+class RunMoved(Event, frozen=True):
     """A run changed hands. `from_member`/`to_member` None: it waited, or waits, for a member.
 
     `superseded`: seqs of the partial frames of the lost owner, which viewers may hide.
@@ -233,7 +233,7 @@ class RunMoved(Event):
     adopted: bool = False
 
 
-class RunEnded(Event):
+class RunEnded(Event, frozen=True):
     """A run is over; nothing of it is accepted from here on."""
 
     run_id: str
@@ -246,7 +246,7 @@ class RunEnded(Event):
     superseded: tuple[int, ...] = ()
 
 
-class MemberJoined(Event):
+class MemberJoined(Event, frozen=True):
     """A member is known; eligible for turns whose `at` is `since` or later."""
 
     member: str
@@ -262,7 +262,7 @@ class MemberJoined(Event):
     """Per conversation of this partition, the highest seq that its process already has."""
 
 
-class MemberLeft(Event):
+class MemberLeft(Event, frozen=True):
     member: str
     group: str
     gateway: str
@@ -270,14 +270,14 @@ class MemberLeft(Event):
     reason: MoveReason
 
 
-class GatewayEnded(Event):
+class GatewayEnded(Event, frozen=True):
     """A gateway incarnation expired or said goodbye: it may never join members again. Its members left just before."""
 
     gateway: str
     reason: str
 
 
-class ListWanted(Event):
+class ListWanted(Event, frozen=True):
     """The partition lost count of a gateway's members (`of` = members), or lacks the current document (`of` = config)."""
 
     gateway: str
@@ -286,14 +286,14 @@ class ListWanted(Event):
     """What it has: the gateway's n, or the document's version."""
 
 
-class ListApplied(Event):
+class ListApplied(Event, frozen=True):
     """A gateway's list was taken: its members from here on are those that joined and did not leave, its counter is `n`."""
 
     gateway: str
     n: int
 
 
-class Refused(Event):
+class Refused(Event, frozen=True):
     """A command changed nothing. `count`: the how-manieth refusal of this (member, run); after the 16th none is written."""
 
     reason: RefusedReason
@@ -305,7 +305,7 @@ class Refused(Event):
     count: int = 1
 
 
-class Duplicate(Event):
+class Duplicate(Event, frozen=True):
     """A repeat of something stored: whoever waits for `ref` gets the first one's ack."""
 
     ref: str | None
@@ -316,28 +316,28 @@ class Duplicate(Event):
     client_id: str | None = None
 
 
-class Rejected(Event):
+class Rejected(Event, frozen=True):
     """An intake record went to dead-letters. `origin` is its id: `<topic>/<partition>/<offset>`."""
 
     origin: str
     reason: str
 
 
-class ConfigChanged(Event):
+class ConfigChanged(Event, frozen=True):
     """Channels and routes as of `version`: the whole document, JSON."""
 
     version: int
     document: str
 
 
-class WriterOpened(Event):
+class WriterOpened(Event, frozen=True):
     """First event of every writer epoch."""
 
     writer_epoch: int
     worker: str
 
 
-class BatchCommitted(Event):
+class BatchCommitted(Event, frozen=True):
     """Last event of every batch: the intake positions (next offset to read) that its outcome covers."""
 
     turns: int
@@ -345,7 +345,7 @@ class BatchCommitted(Event):
     membership: int
 
 
-class Unknown(Event):
+class Unknown(Event, frozen=True):
     """An event of a later release, kept raw so that an older reader goes on."""
 
     name: str

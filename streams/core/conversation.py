@@ -1,0 +1,299 @@
+"""A conversation's life (rule 10) and what people say in it (rules 1, 3, 8).
+
+A turn, in this order: unknown conversation; a repeat (`Duplicate`); closed; content (sizes, text); channel not active. What
+passes gets the next seq and, in each group that its channel is routed to, an owner:
+
+- a group whose run asks something (an open interrupt of a run that has a member) gets it as the answer: the turn joins that run
+  and opens none there. One ask takes one answer: the one that `reply_to` names, else the oldest. Other groups get their own run;
+- every other group gets a run of its own, held by the rendezvous winner. Where that is another member than the last turn's,
+  `OwnerChanged` comes first;
+- an agent channel without any member: the turn waits for the first group that joins there.
+
+A channel that is routed nowhere is for people among themselves: its turns open no run and wait for nobody.
+
+Close ends the open runs (cancelled, reason `closed`), and with `ConversationClosed` the turns that wait. Close of a closed
+conversation and reopen of an open one are repeats: `Duplicate` of the last such update, seq 0 when there was none.
+"""
+
+from __future__ import annotations
+
+from streams.core import keys
+from streams.core.commands import CloseConversation, CommitTurn, OpenConversation, ReopenConversation
+from streams.core.draft import Draft
+from streams.core.events import (
+    Assignment,
+    ConversationClosed,
+    ConversationOpened,
+    ConversationReopened,
+    Duplicate,
+    Entry,
+    Event,
+    MoveReason,
+    OwnerChanged,
+    Refused,
+    RefusedReason,
+    RunStatus,
+    TurnCommitted,
+)
+from streams.core.ids import key_of_turn, open_key, run_id
+from streams.core.limits import problem_of_ids, problem_of_turn
+from streams.core.ownership import choose
+from streams.core.routing import Plan, plan_of
+from streams.core.runs import end, open_run, watch
+from streams.core.state import Conversation, ImpossibleEvent, Partition, Run, Update, WaitingTurn
+
+# ------------------------------------------------------------------------------------------------ decide
+
+
+def decide_open(state: Partition, command: OpenConversation) -> list[Event]:
+    id_ = command.conversation_id
+    known = state.conversations.get(id_)
+    if known is not None:
+        record = None if command.key is None else keys.find(known, open_key(command.key), command.at)
+        if record is not None and command.key is not None:
+            return [keys.repeat(known, record, open_key(command.key), command.ref)]
+        return [_refuse(id_, RefusedReason.CONVERSATION_EXISTS, "conversation_id: it exists", command.ref)]
+    problem = problem_of_ids(
+        (
+            ("conversation_id", id_),
+            ("key", command.key),
+            ("participant", command.participant),
+            ("external_id", command.external_id),
+        )
+    )
+    if problem is not None:
+        return [_refuse(id_, *problem, command.ref)]
+    if plan_of(state, command.channel) is None:
+        detail = f"channel: {command.channel} is not an active channel of document version {state.config.version}"
+        return [_refuse(id_, RefusedReason.CHANNEL_UNKNOWN, detail, command.ref)]
+    return [
+        ConversationOpened(
+            conversation_id=id_,
+            channel=command.channel,
+            participant=command.participant,
+            external_id=command.external_id,
+            key=command.key,
+            metadata=command.metadata,
+            ref=command.ref,
+        )
+    ]
+
+
+def decide_turn(state: Partition, command: CommitTurn) -> list[Event]:
+    id_ = command.conversation_id
+    conversation = state.conversations.get(id_)
+    if conversation is None:
+        detail = "conversation_id: no such conversation"
+        return [_refuse(id_, RefusedReason.CONVERSATION_NOT_FOUND, detail, command.ref)]
+    turn = command.turn
+    key = key_of_turn(turn)
+    if key is not None and (known := keys.find(conversation, key, command.at)) is not None:
+        return [keys.repeat(conversation, known, key, command.ref, turn.client_id)]
+    if not conversation.open:
+        return [_refuse(id_, RefusedReason.CONVERSATION_CLOSED, "conversation_id: it is closed", command.ref)]
+    problem = problem_of_turn(turn)
+    if problem is not None:
+        return [_refuse(id_, *problem, command.ref, turn.client_id)]
+    plan = plan_of(state, conversation.channel)
+    if plan is None:
+        detail = f"channel: {conversation.channel} is not an active channel of document version {state.config.version}"
+        return [_refuse(id_, RefusedReason.CHANNEL_UNKNOWN, detail, command.ref)]
+    events: list[Event] = []
+    asking = _asking_run(conversation, turn.reply_to) if conversation.asking else None
+    assigned = _assign(conversation, plan, command.at, None if asking is None else asking[0].group, events)
+    events.append(
+        TurnCommitted(
+            conversation_id=id_,
+            seq=conversation.head + 1,
+            turn=turn,
+            assigned=assigned,
+            waiting=plan.waiting,
+            joins_run=None if asking is None else asking[0].id,
+            interrupt_id=None if asking is None else asking[1],
+            ref=command.ref,
+        )
+    )
+    return events
+
+
+def _assign(
+    conversation: Conversation, plan: Plan, at: int, joined_group: str | None, events: list[Event]
+) -> tuple[Assignment, ...]:
+    """One run in each group but the one that the turn joins; `OwnerChanged` goes to `events`."""
+    seq = conversation.head + 1
+    id_ = conversation.id
+    owners = conversation.owners
+    if conversation.plan is plan and joined_group is None:  # chosen before, by all members, and nothing changed since
+        return tuple([Assignment(g.id, owners[g.id], f"{id_}/{seq}/{g.id}") for g in plan.groups])
+    assigned = []
+    for group in plan.groups:
+        if group.id == joined_group:
+            continue
+        owner = choose(group.members.values(), id_, at)
+        previous = owners.get(group.id)
+        if previous is not None and previous != owner:
+            reason = MoveReason.MEMBER_JOINED if previous in group.members else MoveReason.MEMBER_LEFT
+            events.append(
+                OwnerChanged(conversation_id=id_, group=group.id, previous=previous, owner=owner, reason=reason)
+            )
+        assigned.append(Assignment(group.id, owner, run_id(id_, seq, group.id)))
+    return tuple(assigned)
+
+
+def _asking_run(conversation: Conversation, reply_to: str | None) -> tuple[Run, str] | None:
+    """The run and the interrupt that a turn answers."""
+    asks = [
+        (seq, run, ask)
+        for run in conversation.runs.values()
+        if run.member is not None and run.progress is not None
+        for ask, seq in run.progress.asks.items()
+    ]
+    if not asks:
+        return None
+    _, run, ask = min((a for a in asks if a[2] == reply_to), default=None, key=_by_seq) or min(asks, key=_by_seq)
+    return run, ask
+
+
+def _by_seq(ask: tuple[int, Run, str]) -> int:
+    return ask[0]
+
+
+def decide_close(state: Partition, command: CloseConversation) -> list[Event]:
+    id_ = command.conversation_id
+    conversation = state.conversations.get(id_)
+    if conversation is None:
+        detail = "conversation_id: no such conversation"
+        return [_refuse(id_, RefusedReason.CONVERSATION_NOT_FOUND, detail, command.ref)]
+    if not conversation.open:
+        return [_repeat_of_update(conversation, "close", command.ref)]
+    problem = problem_of_ids((("id", command.id), ("by", command.by), ("reason", command.reason)))
+    if problem is not None:
+        return [_refuse(id_, *problem, command.ref)]
+    draft = Draft()
+    for run in conversation.runs.values():
+        end(draft, conversation, run, RunStatus.CANCELLED, "closed")
+    draft.add(
+        ConversationClosed(
+            conversation_id=id_,
+            seq=draft.next_seq(conversation),
+            by=command.by,
+            reason=command.reason,
+            id=command.id,
+            ref=command.ref,
+        )
+    )
+    return draft.events
+
+
+def decide_reopen(state: Partition, command: ReopenConversation) -> list[Event]:
+    id_ = command.conversation_id
+    conversation = state.conversations.get(id_)
+    if conversation is None:
+        detail = "conversation_id: no such conversation"
+        return [_refuse(id_, RefusedReason.CONVERSATION_NOT_FOUND, detail, command.ref)]
+    if conversation.open:
+        return [_repeat_of_update(conversation, "reopen", command.ref)]
+    problem = problem_of_ids((("id", command.id), ("by", command.by)))
+    if problem is not None:
+        return [_refuse(id_, *problem, command.ref)]
+    return [
+        ConversationReopened(
+            conversation_id=id_, seq=conversation.head + 1, by=command.by, id=command.id, ref=command.ref
+        )
+    ]
+
+
+def _repeat_of_update(conversation: Conversation, key: str, ref: str | None) -> Duplicate:
+    update = conversation.update or Update(0, conversation.id, 0)
+    return Duplicate(
+        conversation_id=conversation.id,
+        ref=ref,
+        of_seq=update.seq,
+        id=update.id,
+        of_timestamp=update.timestamp,
+        key=key,
+    )
+
+
+def _refuse(
+    conversation_id: str, reason: RefusedReason, detail: str, ref: str | None, client_id: str | None = None
+) -> Refused:
+    return Refused(conversation_id=conversation_id, reason=reason, ref=ref, client_id=client_id, detail=detail)
+
+
+# ------------------------------------------------------------------------------------------------ evolve
+
+
+def evolve_conversation_opened(state: Partition, entry: Entry, event: ConversationOpened) -> Conversation:
+    id_ = event.conversation_id or ""
+    if id_ in state.conversations:
+        raise ImpossibleEvent(f"conversation {id_} is open already")
+    conversation = state.conversations[id_] = Conversation(id_, event.channel)
+    if event.key is not None:
+        keys.take(conversation, open_key(event.key), 0, id_, entry.at, entry.timestamp)
+    return conversation
+
+
+def evolve_turn(state: Partition, conversation: Conversation, entry: Entry, event: TurnCommitted) -> None:
+    turn = event.turn
+    seq = event.seq
+    if not conversation.open:
+        raise ImpossibleEvent(f"conversation {conversation.id} is closed: it takes no turn")
+    key = key_of_turn(turn)
+    if key is not None:
+        keys.take(conversation, key, seq, turn.id, entry.at, entry.timestamp)
+    owners = conversation.owners
+    for assignment in event.assigned:
+        group, member = assignment.group, assignment.member
+        open_run(state, conversation, assignment.run_id, seq, turn.id, group, member)
+        if member is not None:
+            owners[group] = member
+    for channel in event.waiting:
+        conversation.waiting.setdefault(channel, []).append(WaitingTurn(seq, turn.id))
+        state.waiting.setdefault(channel, set()).add(conversation.id)
+    if event.joins_run is not None:
+        _join(state, conversation, entry, event)
+        return
+    plan = plan_of(state, conversation.channel)
+    if conversation.plan is not plan and plan is not None:
+        conversation.plan = plan if entry.at >= plan.settled_at else None
+
+
+def _join(state: Partition, conversation: Conversation, entry: Entry, event: TurnCommitted) -> None:
+    run = conversation.runs.get(event.joins_run or "")
+    progress = None if run is None else run.progress
+    if run is None or progress is None or event.interrupt_id not in progress.asks:
+        raise ImpossibleEvent(f"run {event.joins_run} does not ask {event.interrupt_id}")
+    del progress.asks[event.interrupt_id]
+    conversation.asking -= 1
+    progress.joined.append(event.turn.id)
+    progress.active_at = entry.at
+    watch(state, conversation, run)
+
+
+def evolve_owner_changed(_: Partition, conversation: Conversation, __: Entry, event: OwnerChanged) -> None:
+    conversation.plan = None
+    if event.owner is None:
+        conversation.owners.pop(event.group, None)
+    else:
+        conversation.owners[event.group] = event.owner
+
+
+def evolve_closed(state: Partition, conversation: Conversation, entry: Entry, event: ConversationClosed) -> None:
+    if not conversation.open or conversation.runs:
+        raise ImpossibleEvent(f"conversation {conversation.id} cannot close: it is closed, or has open runs")
+    conversation.open = False
+    conversation.update = Update(event.seq, event.id, entry.timestamp)
+    for channel in conversation.waiting:
+        waiting = state.waiting[channel]
+        waiting.discard(conversation.id)
+        if not waiting:
+            del state.waiting[channel]
+    conversation.waiting = {}
+
+
+def evolve_reopened(_: Partition, conversation: Conversation, entry: Entry, event: ConversationReopened) -> None:
+    if conversation.open:
+        raise ImpossibleEvent(f"conversation {conversation.id} is open")
+    conversation.open = True
+    conversation.update = Update(event.seq, event.id, entry.timestamp)

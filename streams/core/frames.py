@@ -1,0 +1,411 @@
+"""An agent's frames: which run one belongs to, whether its sender may write it, and what it does to the run (rules 1, 6, 7).
+
+Correlation, in this order:
+1. the run that the frame names;
+2. the turn that its clientId names (`<prefix>.<turn id>.m<n>`, as `converger-agent` makes them);
+3. the run that its sender last said to work on (`read`, `run started`);
+4. the first, by turn, of the runs its sender holds and has been given.
+
+A frame of no run is *proactive*: stored only from the conversation's owner in the sender's group, and never when it names a
+run, or a turn, that is not open.
+
+| frame type | what it becomes |
+|---|---|
+| `read` | `RunStarted` for the last run given up to its watermark; nothing when that is started, or there is none |
+| `run` started | `RunStarted`; an unnumbered frame when the run was started already and something happened since |
+| `run` finished, error, aborted | `RunEnded` answered, failed, cancelled; nothing when its sender holds no run |
+| `run` interrupted, `error`, `skills`, `genui_components` | an unnumbered frame of its run |
+| `interrupt`, `interrupt_resolved` | a numbered frame; opens, closes an ask |
+| `genui`, `tool_call`, `skill`, `event` | a numbered frame |
+| `typing`, `presence`, and others of the protocol's own that only a server sends | nothing |
+| any other: a message | a numbered frame; when its run was announced by neither `read` nor `run started`, it is the answer |
+
+The answer of an unannounced run ends it. A message that names neither run nor turn answers all turns that its sender had been
+given when it was sent, for such an agent may fold them into one; a message that names its turn answers that one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from streams.core import keys, refusals
+from streams.core.commands import CommitFrame
+from streams.core.draft import Draft
+from streams.core.events import Entry, Event, Frame, FrameCommitted, Refused, RefusedReason, RunStarted, RunStatus
+from streams.core.ids import frame_key, message_id
+from streams.core.limits import RUN_EVENTS_MAX, RUN_FRAMES_MAX, problem_of_frame, problem_of_ids
+from streams.core.ownership import owner_of
+from streams.core.routing import plan_of
+from streams.core.runs import SYSTEM, end, run_of, watch
+from streams.core.state import Conversation, ImpossibleEvent, Member, Partition, Progress, Run
+
+STRUCTURED: Final = frozenset({"genui", "tool_call", "interrupt", "interrupt_resolved", "event", "skill"})
+"""Numbered, but no message: none of these alone answers an unannounced run (a finished stream does)."""
+
+UNNUMBERED: Final = frozenset({"error", "skills", "genui_components"})
+
+NOT_KEPT: Final = frozenset(
+    {
+        "typing", "presence", "ack", "deliveryStatus", "heartbeat", "tokenRefreshed", "replayTruncated", "welcome",
+        "conversationUpdate", "resume", "abort", "edit", "hello", "ping", "auth", "sync",
+    }
+)  # fmt: skip
+"""Shown live or never: no journal event comes of them."""
+
+RUN_ENDS: Final = {
+    "finished": RunStatus.ANSWERED,
+    "error": RunStatus.FAILED,
+    "aborted": RunStatus.CANCELLED,
+}
+
+_TURN_OF_CLIENT_ID: Final = re.compile(
+    r"\.([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12})\.m\d+\Z"
+)
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What a frame belongs to. `run` None: no open run; `key` then is what a run that ended would have stored it under."""
+
+    run: Run | None
+    key: str | None
+    names: bool
+    """The frame itself says which run or turn it is of."""
+
+
+# ------------------------------------------------------------------------------------------------ decide
+
+
+def decide_frame(state: Partition, command: CommitFrame) -> list[Event]:
+    conversation = state.conversations.get(command.conversation_id)
+    if conversation is None:
+        return [_refused(command, RefusedReason.CONVERSATION_NOT_FOUND, "conversation_id: no such conversation")]
+    kind = command.frame.type
+    if kind in NOT_KEPT:
+        return []
+    target = _correlate(conversation, command)
+    if target.key is not None and (known := keys.find(conversation, target.key, command.at)) is not None:
+        return [keys.repeat(conversation, known, target.key, command.ref, command.frame.client_id)]
+    problem = problem_of_frame(command.frame) or problem_of_ids((("sender", command.sender),))
+    if problem is not None:
+        return [_refused(command, *problem)]
+    member = state.members.get(command.member)
+    if member is None or member.group != command.group:
+        return _fenced(state, command, target.run, "member: it is not (or no longer) in this group")
+    if (special := _CONTROL.get(kind)) is not None:
+        return special(state, conversation, command, member, target)
+    if target.run is None:
+        return _decide_proactive(state, conversation, command, target)
+    if not _holds(command, target.run):
+        return _fenced(state, command, target.run, "run: held by another member, or at a later epoch")
+    return _decide_run_frame(conversation, command, target.run, target)
+
+
+def _correlate(conversation: Conversation, command: CommitFrame) -> Target:
+    client_id = command.frame.client_id
+    if command.run_id is not None:
+        run = conversation.runs.get(command.run_id)
+        if run is not None and run.group != command.group:
+            run = None
+        return _named(conversation, command, run, command.run_id)
+    turn_id = None if client_id is None else _TURN_OF_CLIENT_ID.search(client_id)
+    if turn_id is not None:
+        named = _run_of_turn(conversation, command.group, turn_id[1])
+        return _named(conversation, command, conversation.runs.get(named or ""), named)
+    run = _run_at_work(conversation, command)
+    if client_id is None:
+        return Target(run, None, names=False)
+    if run is not None:
+        return Target(run, frame_key(command.group, run.id, client_id, run.generation), names=False)
+    return Target(None, _key_among_ended(conversation, command.group, client_id), names=False)
+
+
+def _named(conversation: Conversation, command: CommitFrame, run: Run | None, named: str | None) -> Target:
+    """The frame says which run it is of: that one, open or ended, and no other."""
+    client_id = command.frame.client_id
+    if client_id is None or named is None:
+        return Target(run, None, names=True)
+    ended = conversation.ended.get(named)
+    generation = run.generation if run is not None else ended.generation if ended is not None else 0
+    return Target(run, frame_key(command.group, named, client_id, generation), names=True)
+
+
+def _run_of_turn(conversation: Conversation, group: str, turn_id: str) -> str | None:
+    """The group's run of this turn, or the one whose ask this turn answered, open or lately ended."""
+    for run in conversation.runs.values():
+        if run.group == group and (run.turn_id == turn_id or (run.progress and turn_id in run.progress.joined)):
+            return run.id
+    ending = f"/{group}"
+    return next((id_ for id_, r in conversation.ended.items() if r.turn_id == turn_id and id_.endswith(ending)), None)
+
+
+def _run_at_work(conversation: Conversation, command: CommitFrame) -> Run | None:
+    """Correlation by what the member said last, else by the order in which it was given its turns."""
+    current = conversation.runs.get(conversation.current.get(command.member, ""))
+    if current is not None:
+        return current
+    held = (run for run in conversation.runs.values() if run.member == command.member)
+    return min((run for run in held if _was_given(run, command)), key=_by_turn, default=None)
+
+
+def _by_turn(run: Run) -> int:
+    return run.turn_seq
+
+
+def _was_given(run: Run, command: CommitFrame) -> bool:
+    """Its member had the turn when it sent the frame."""
+    return run.turn_seq <= command.delivered_seq or run.silent or _is_started(run)
+
+
+def _is_started(run: Run) -> bool:
+    return run.progress is not None and run.progress.started
+
+
+def _holds(command: CommitFrame, run: Run) -> bool:
+    return run.member == command.member and (command.run_epoch is None or command.run_epoch == run.epoch)
+
+
+def _key_among_ended(conversation: Conversation, group: str, client_id: str) -> str:
+    """A frame of no open run: the key it was stored under in a run that ended lately, else that of a proactive frame.
+
+    So an unannounced agent's re-sent answer, whose run it ended, is told from a new message.
+    """
+    ending = f"/{group}"
+    for id_, ended in reversed(conversation.ended.items()):
+        if id_.endswith(ending):
+            key = frame_key(group, id_, client_id, ended.generation)
+            if key in conversation.keys:
+                return key
+    return frame_key(group, None, client_id)
+
+
+def _decide_proactive(
+    state: Partition, conversation: Conversation, command: CommitFrame, target: Target
+) -> list[Event]:
+    if target.names:
+        return _fenced(state, command, None, "run: it has ended, or never was one of this group")
+    if command.frame.type in UNNUMBERED:
+        return _fenced(state, command, None, "type: needs a run that its sender holds")
+    plan = plan_of(state, conversation.channel)
+    if plan is None or all(group.id != command.group for group in plan.groups):
+        return _fenced(state, command, None, "group: this conversation is not routed to it")
+    if owner_of(state, command.group, conversation.id, command.at) != command.member:
+        return _fenced(state, command, None, "member: without a run only the conversation's owner may write")
+    if not conversation.open:
+        return [_refused(command, RefusedReason.CONVERSATION_CLOSED, "conversation_id: it is closed")]
+    key = None if command.frame.client_id is None else frame_key(command.group, None, command.frame.client_id)
+    return [_committed(conversation, command, None, key, conversation.head + 1)]
+
+
+def _decide_run_frame(conversation: Conversation, command: CommitFrame, run: Run, target: Target) -> list[Event]:
+    kind = command.frame.type
+    progress = run.progress
+    if progress is not None and (
+        len(progress.frames) >= RUN_FRAMES_MAX
+        or (progress.events >= RUN_EVENTS_MAX and not _continues(progress, _stream_id(command.frame, run)))
+    ):
+        draft = Draft()
+        end(draft, conversation, run, RunStatus.FAILED, "too_many_events")
+        detail = f"run: more than {RUN_EVENTS_MAX} events; it has ended"
+        return [*draft.events, _refused(command, RefusedReason.TOO_MANY_EVENTS, detail)]
+    if kind in UNNUMBERED:
+        return [_committed(conversation, command, run, None, 0)]
+    event = _committed(conversation, command, run, target.key, conversation.head + 1)
+    if not _is_answer(event.frame) or _is_started(run):
+        return [event]
+    draft = Draft()
+    draft.add(event)
+    draft.next_seq(conversation)
+    for answered in _answered_by(conversation, command, run, target):
+        end(draft, conversation, answered, RunStatus.ANSWERED, "message")
+    return draft.events
+
+
+def _answered_by(conversation: Conversation, command: CommitFrame, run: Run, target: Target) -> list[Run]:
+    if target.names:
+        return [run]
+    return [
+        held
+        for held in conversation.runs.values()
+        if held is run
+        or (held.member == command.member and not _is_started(held) and held.turn_seq <= command.delivered_seq)
+    ]
+
+
+def _is_answer(frame: Frame) -> bool:
+    """A persistent message, or the end of a stream (a reply may be a stream only)."""
+    return frame.done if frame.type == "genui" else frame.type not in STRUCTURED
+
+
+def _continues(progress: Progress, stream_id: str | None) -> bool:
+    """The next frame of this stream is the same coalesced event as the run's last."""
+    return stream_id is not None and progress.last_stream == stream_id
+
+
+def _stream_id(frame: Frame, run: Run | None) -> str | None:
+    """The stream as viewers know it: a stream id used again after its frames were superseded is a new stream."""
+    if frame.stream_id is None or run is None or run.generation == 0:
+        return frame.stream_id
+    return f"{frame.stream_id}#{run.generation}"
+
+
+def _committed(
+    conversation: Conversation, command: CommitFrame, run: Run | None, key: str | None, seq: int
+) -> FrameCommitted:
+    frame = command.frame
+    stream_id = _stream_id(frame, run)
+    if stream_id != frame.stream_id:
+        frame = msgspec.structs.replace(frame, stream_id=stream_id)
+    if key is not None and frame.type not in {"interrupt", "interrupt_resolved"}:
+        frame = msgspec.structs.replace(frame, id=message_id(conversation.id, key))
+    return FrameCommitted(
+        conversation_id=conversation.id,
+        seq=seq,
+        frame=frame,
+        sender=command.sender,
+        channel=command.channel,
+        group=command.group,
+        member=command.member,
+        run_id=None if run is None else run.id,
+        run_epoch=0 if run is None else run.epoch,
+        key=key,
+        ref=command.ref,
+    )
+
+
+def _decide_read(
+    state: Partition, conversation: Conversation, command: CommitFrame, _: Member, target: Target
+) -> list[Event]:
+    """`read` names a turn by its watermark: its run, else the last one below it that was given and not started."""
+    run = target.run if target.names else _run_read(conversation, command)
+    if run is None or _is_started(run):
+        return []
+    if not _holds(command, run):
+        return _fenced(state, command, run, "run: held by another member, or at a later epoch")
+    return [_started(conversation, command, run, "read")]
+
+
+def _run_read(conversation: Conversation, command: CommitFrame) -> Run | None:
+    held = [
+        run
+        for run in conversation.runs.values()
+        if run.member == command.member and not _is_started(run) and run.turn_seq <= command.frame.watermark
+    ]
+    return max(held, key=_by_turn, default=None)
+
+
+def _decide_run_status(
+    state: Partition, conversation: Conversation, command: CommitFrame, _: Member, target: Target
+) -> list[Event]:
+    status = command.frame.status
+    run = target.run
+    if run is None:
+        return []
+    if not _holds(command, run):
+        return _fenced(state, command, run, "run: held by another member, or at a later epoch")
+    if status == "started" and not _is_started(run):
+        return [_started(conversation, command, run, "run")]
+    ended = RUN_ENDS.get(status or "")
+    if ended is not None:
+        draft = Draft()
+        end(draft, conversation, run, ended, status or "")
+        return draft.events
+    if status == "started" and (run.progress is None or not run.progress.events):
+        return []
+    return [_committed(conversation, command, run, None, 0)]
+
+
+def _started(conversation: Conversation, command: CommitFrame, run: Run, by: str) -> RunStarted:
+    return RunStarted(
+        conversation_id=conversation.id,
+        run_id=run.id,
+        run_epoch=run.epoch,
+        group=run.group,
+        member=command.member,
+        turn_seq=run.turn_seq,
+        by=by,
+    )
+
+
+_CONTROL: Final[dict[str, Callable[[Partition, Conversation, CommitFrame, Member, Target], list[Event]]]] = {
+    "read": _decide_read,
+    "run": _decide_run_status,
+}
+
+
+def _refused(command: CommitFrame, reason: RefusedReason, detail: str) -> Refused:
+    return Refused(
+        conversation_id=command.conversation_id,
+        reason=reason,
+        ref=command.ref,
+        member=command.member,
+        run_id=command.run_id,
+        client_id=command.frame.client_id,
+        detail=detail,
+    )
+
+
+def _fenced(state: Partition, command: CommitFrame, run: Run | None, detail: str) -> list[Event]:
+    return [
+        *refusals.fenced(
+            state,
+            command.conversation_id,
+            command.member,
+            detail,
+            run_id=None if run is None else run.id,
+            client_id=command.frame.client_id,
+            ref=command.ref,
+        )
+    ]
+
+
+# ------------------------------------------------------------------------------------------------ evolve
+
+
+def evolve_frame(state: Partition, conversation: Conversation, entry: Entry, event: FrameCommitted) -> None:
+    if event.key is not None:
+        keys.take(conversation, event.key, event.seq, event.frame.id, entry.at, entry.timestamp)
+    if event.run_id is None:
+        return
+    run = run_of(conversation, event.run_id, event.run_epoch)
+    if (run.member or "") != event.member:
+        raise ImpossibleEvent(f"run {run.id} is held by {run.member}, the frame is of {event.member}")
+    progress = run.progress
+    if progress is None:
+        progress = run.progress = Progress(entry.at)
+    if event.sender != SYSTEM:
+        progress.active_at = entry.at
+        run.adopted_at = 0
+    if event.seq:
+        _count(conversation, progress, event)
+    watch(state, conversation, run)
+
+
+def _count(conversation: Conversation, progress: Progress, event: FrameCommitted) -> None:
+    frame = event.frame
+    progress.frames.append(event.seq)
+    if not _continues(progress, frame.stream_id):
+        progress.events += 1
+    progress.last_stream = frame.stream_id
+    if frame.type == "genui":
+        _count_chunk(progress, frame)
+    elif frame.type == "interrupt":
+        conversation.asking += frame.id not in progress.asks
+        progress.asks[frame.id] = event.seq
+    elif frame.type == "interrupt_resolved":
+        conversation.asking -= progress.asks.pop(frame.id, None) is not None
+    elif frame.type not in STRUCTURED:
+        progress.messages += 1
+
+
+def _count_chunk(progress: Progress, frame: Frame) -> None:
+    stream = frame.stream_id or ""
+    if frame.done:
+        progress.messages += 1
+        if stream in progress.streams:
+            progress.streams.remove(stream)
+    elif stream not in progress.streams:
+        progress.streams.append(stream)

@@ -1,0 +1,52 @@
+"""Ids and idempotency keys derived from what a command brings: same input, same id, on any machine."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID, uuid5
+
+from streams.core.events import Turn
+
+TURNLOG_NAMESPACE_UUID: Final = UUID("6f0d6bd1-5a0c-5d0e-9d57-7d1f5b1c2a41")
+"""Fixed for ever: message ids of keyed turns and frames are uuid5 under it."""
+
+SEPARATOR: Final = "\x1f"
+"""ASCII unit separator: stands in no id, so that joined parts cannot be confused."""
+
+
+def message_id(conversation_id: str, key: str) -> str:
+    """Message id of whatever was sent under `key` (see `turn_key`, `frame_key`) in this conversation."""
+    return str(uuid5(TURNLOG_NAMESPACE_UUID, f"{conversation_id}{SEPARATOR}{key}"))
+
+
+def turn_key(sender: str, key: str) -> str:
+    """Idempotency key of a person's turn: unique per (conversation, sender)."""
+    return f"user:{sender}:{key}"
+
+
+def key_of_turn(turn: Turn) -> str | None:
+    return None if turn.key is None else f"user:{turn.sender}:{turn.key}"
+
+
+def frame_key(group: str, run_id: str | None, client_id: str, generation: int = 0) -> str:
+    """Idempotency key of an agent's frame: unique per (conversation, group, run, clientId).
+
+    `generation` counts how often the run's frames were superseded. It is part of the key from the first time on, so that
+    superseded frames free their keys, and the new owner's frames get message ids of their own.
+    """
+    scope = "-" if run_id is None else run_id if generation == 0 else f"{run_id}#{generation}"
+    return f"bot:{group}:{scope}:{client_id}"
+
+
+def open_key(key: str) -> str:
+    """Key under which a conversation remembers the command that opened it."""
+    return f"open:{key}"
+
+
+def run_id(conversation_id: str, turn_seq: int, group: str) -> str:
+    return f"{conversation_id}/{turn_seq}/{group}"
+
+
+def channel_of_group(group: str) -> str:
+    """`<channel>` of `<channel>`, `<channel>/<group>` and `<channel>/~<member>`; channel ids hold no slash."""
+    return group.partition("/")[0]

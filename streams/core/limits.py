@@ -1,0 +1,97 @@
+"""What is refused for its content: sizes, and text that a store behind the journal could not hold."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streams.core.events import Frame, RefusedReason, Turn
+
+TEXT_MAX_BYTES: Final = 64 * 1024
+"""Of one text, as UTF-8."""
+
+RECORD_MAX_BYTES: Final = 384 * 1024
+"""Of one turn or frame, all its strings as UTF-8; well below a broker's usual 1 MiB, with room for the envelope."""
+
+RUN_EVENTS_MAX: Final = 1024
+"""Coalesced events of one run: consecutive chunks of one stream count once."""
+
+RUN_FRAMES_MAX: Final = 16 * RUN_EVENTS_MAX
+"""Stored frames of one run, coalesced or not: 16,384. Bounds its state, and the list of seqs when they are superseded."""
+
+ID_MAX_CHARACTERS: Final = 512
+"""Of an id or key: they are keys of records and of database rows."""
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _unstorable(text: str) -> bool:
+    """NUL (PostgreSQL's text has no place for it) or a lone surrogate (UTF-8 has none)."""
+    if "\0" in text:
+        return True
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def problem_of_ids(fields: tuple[tuple[str, str | None], ...]) -> tuple[RefusedReason, str] | None:
+    """The first (field, id) that is empty, too long or unstorable."""
+    for field, value in fields:
+        if value is None:
+            continue
+        if not value or len(value) > ID_MAX_CHARACTERS:
+            return RefusedReason.INVALID_TEXT, f"{field}: must have 1 to {ID_MAX_CHARACTERS} characters"
+        if _unstorable(value):
+            return RefusedReason.INVALID_TEXT, f"{field}: holds NUL or a lone surrogate"
+    return None
+
+
+def problem_of_turn(turn: Turn) -> tuple[RefusedReason, str] | None:
+    """Why this turn cannot be stored, naming field and rule; None: it can."""
+    everything = (
+        f"{turn.id}{turn.sender}{turn.channel}{turn.type}{turn.key}{turn.client_id}{turn.text}{turn.key_id}"
+        f"{turn.data}{turn.metadata}{turn.meta}{turn.reply_to}"
+    )
+    if _small_and_storable(everything) and turn.id and turn.sender and turn.type and turn.key != "":
+        return None
+    ids = (("id", turn.id), ("sender", turn.sender), ("channel", turn.channel), ("type", turn.type), ("key", turn.key))
+    return problem_of_ids((*ids, ("client_id", turn.client_id))) or _problem_of_content(turn)
+
+
+def problem_of_frame(frame: Frame) -> tuple[RefusedReason, str] | None:
+    """Why this frame cannot be stored, naming field and rule; None: it can."""
+    everything = (
+        f"{frame.id}{frame.type}{frame.client_id}{frame.text}{frame.key_id}{frame.data}{frame.metadata}{frame.extra}"
+        f"{frame.stream_id}"
+    )
+    if _small_and_storable(everything) and frame.id and frame.type and frame.client_id != "":
+        return None
+    ids = (("id", frame.id), ("type", frame.type), ("client_id", frame.client_id), ("stream_id", frame.stream_id))
+    return problem_of_ids(ids) or _problem_of_content(frame)
+
+
+def _small_and_storable(everything: str) -> bool:
+    """All strings of a record in one look, which most records pass: none of them can break a rule when this holds."""
+    return len(everything) <= ID_MAX_CHARACTERS and not _unstorable(everything)
+
+
+def _problem_of_content(record: Turn | Frame) -> tuple[RefusedReason, str] | None:
+    total = 0
+    for field in record.__struct_fields__:
+        value = getattr(record, field)
+        if not isinstance(value, str):
+            continue
+        if _unstorable(value):
+            return RefusedReason.INVALID_TEXT, f"{field}: holds NUL or a lone surrogate"
+        size = _bytes(value)
+        if field == "text" and size > TEXT_MAX_BYTES:
+            return RefusedReason.TEXT_TOO_LARGE, f"text: {size} bytes as UTF-8; at most {TEXT_MAX_BYTES}"
+        total += size
+    if total > RECORD_MAX_BYTES:
+        return RefusedReason.RECORD_TOO_LARGE, f"record: {total} bytes as UTF-8; at most {RECORD_MAX_BYTES}"
+    return None

@@ -1,0 +1,401 @@
+"""Who is connected: gateways, their members, and what a change does to open runs (rules 3, 4, 5).
+
+A gateway numbers its membership changes 1, 2, 3 … for each partition alike. Only n = last + 1 is applied; anything else (a
+gap, a repeat, one out of order) changes nothing and asks for the gateway's list, once until it is answered or 2 s have
+passed. A list as of counter n is applied when n is not below the partition's count: members it lacks left, unknown ones join,
+known ones keep their `since`. So every order of arrival ends with the gateway's own truth.
+
+An incarnation that expired or said goodbye has ended: it may never join a member again.
+
+One change is decided as a whole: first the members that joined and left, then the runs, in the order of (conversation, turn),
+each by the roster as it is after the change:
+
+- a run of a departed member goes to a member that claims to have the turn already (by its watermark; *adopted*), else to the
+  group's owner of now, by `on_owner_loss`; the last member gone, it waits for the group's next member;
+- a run that waits for a group is taken up by its next member in the same way;
+- a turn that waits for a channel opens a run in the first group that has a member there.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from streams.core import refusals
+from streams.core.commands import ApplyConfig, ApplyList, GatewayBehind, GatewayExpired, Join, Leave, ListedMember
+from streams.core.draft import Draft
+from streams.core.events import (
+    ConfigChanged,
+    Entry,
+    Event,
+    GatewayEnded,
+    ListApplied,
+    ListWanted,
+    MemberJoined,
+    MemberLeft,
+    MoveReason,
+    OwnerChanged,
+    Refused,
+    RefusedReason,
+    RunOpened,
+)
+from streams.core.ids import channel_of_group, run_id
+from streams.core.ownership import choose, winner
+from streams.core.routing import UnreadableConfig, parse_config
+from streams.core.runs import adopt, claim_runs, claimants_of, lose_owner, watch
+from streams.core.state import (
+    ENDED_GATEWAY_KEPT_MS,
+    Conversation,
+    Gateway,
+    Group,
+    ImpossibleEvent,
+    Member,
+    Partition,
+    Run,
+)
+
+LIST_WANTED_AGAIN_MS: Final = 2000
+"""An unanswered request for a list or the document is repeated after this long: two heartbeats."""
+
+MEMBERS: Final = "members"
+CONFIG: Final = "config"
+
+_LEAVE_REASONS: Final = {"drained": MoveReason.MEMBER_DRAINED}
+_END_REASONS: Final = {"expired": MoveReason.MEMBER_EXPIRED}
+
+
+class Change(msgspec.Struct):
+    """Members that join and leave by one command, and why the latter do."""
+
+    joined: list[tuple[Member, dict[str, int]]] = []
+    """With the watermarks that each brought."""
+    left: list[Member] = []
+    reason: MoveReason = MoveReason.MEMBER_LEFT
+
+
+# ------------------------------------------------------------------------------------------------ decide
+
+
+def decide_join(state: Partition, command: Join) -> list[Event]:
+    if command.gateway in state.ended_gateways:
+        return [*refusals.gateway_ended(state, command.gateway, member=command.member, ref=command.ref)]
+    if command.n != _count_of(state, command.gateway) + 1 or command.member in state.members:
+        return _want_list(state, command.gateway)
+    listed = ListedMember(command.member, command.channel, command.group, command.each, command.watermarks)
+    change = Change(joined=[_newcomer(state, command.gateway, listed, command.at)])
+    return _decide_change(state, command.gateway, command.n, change, command.at)
+
+
+def decide_leave(state: Partition, command: Leave) -> list[Event]:
+    if command.gateway in state.ended_gateways:
+        return [*refusals.gateway_ended(state, command.gateway, member=command.member, ref=command.ref)]
+    member = state.members.get(command.member)
+    if command.n != _count_of(state, command.gateway) + 1 or member is None or member.gateway != command.gateway:
+        return _want_list(state, command.gateway)
+    change = Change(left=[member], reason=_LEAVE_REASONS.get(command.reason, MoveReason.MEMBER_LEFT))
+    return _decide_change(state, command.gateway, command.n, change, command.at)
+
+
+def decide_list(state: Partition, command: ApplyList) -> list[Event]:
+    if command.gateway in state.ended_gateways:
+        return [*refusals.gateway_ended(state, command.gateway, ref=command.ref)]
+    gateway = state.gateways.get(command.gateway) or Gateway(command.gateway)
+    if command.n < gateway.n:
+        return []  # overtaken by later changes; if a list is still wanted, it is asked for again
+    listed = {member.member: member for member in command.members}
+    change = Change(
+        joined=[
+            _newcomer(state, command.gateway, member, command.at)
+            for member in listed.values()
+            if member.member not in state.members
+        ],
+        left=[state.members[member] for member in gateway.members if member not in listed],
+    )
+    changes = change.joined or change.left
+    if not changes and command.n == gateway.n and gateway.list_wanted_at < 0:
+        return []
+    events = _decide_change(state, command.gateway, command.n, change, command.at)
+    return [*events, ListApplied(gateway=command.gateway, n=command.n)]
+
+
+def decide_gateway_behind(state: Partition, command: GatewayBehind) -> list[Event]:
+    if command.gateway in state.ended_gateways:
+        return [*refusals.gateway_ended(state, command.gateway, ref=command.ref)]
+    events: list[Event] = []
+    if command.n != _count_of(state, command.gateway):
+        events += _want_list(state, command.gateway)
+    gateway = state.gateways.get(command.gateway)
+    if command.config_version > state.config.version and (gateway is None or gateway.config_wanted_at < 0):
+        events.append(ListWanted(gateway=command.gateway, of=CONFIG, have=state.config.version))
+    return events
+
+
+def decide_gateway_expired(state: Partition, command: GatewayExpired) -> list[Event]:
+    if command.gateway in state.ended_gateways:
+        return []
+    gateway = state.gateways.get(command.gateway) or Gateway(command.gateway)
+    change = Change(
+        left=[state.members[member] for member in gateway.members],
+        reason=_END_REASONS.get(command.reason, MoveReason.MEMBER_LEFT),
+    )
+    events = _decide_change(state, command.gateway, gateway.n, change, command.at)
+    return [*events, GatewayEnded(gateway=command.gateway, reason=command.reason)]
+
+
+def decide_config(state: Partition, command: ApplyConfig) -> list[Event]:
+    if command.version <= state.config.version:
+        return []
+    try:
+        parse_config(command.version, command.document)
+    except UnreadableConfig as error:
+        return [Refused(reason=RefusedReason.INVALID_TEXT, ref=command.ref, detail=f"document: {error}")]
+    return [ConfigChanged(version=command.version, document=command.document)]
+
+
+def decide_wanted_again(state: Partition, at: int) -> list[Event]:
+    """Ask again for lists and documents that were asked for 2 s ago and have not come."""
+    events: list[Event] = []
+    for gateway in state.gateways.values():
+        if 0 <= gateway.list_wanted_at <= at - LIST_WANTED_AGAIN_MS:
+            events.append(ListWanted(gateway=gateway.id, of=MEMBERS, have=gateway.n))
+        if 0 <= gateway.config_wanted_at <= at - LIST_WANTED_AGAIN_MS:
+            events.append(ListWanted(gateway=gateway.id, of=CONFIG, have=state.config.version))
+    return events
+
+
+def _count_of(state: Partition, gateway: str) -> int:
+    known = state.gateways.get(gateway)
+    return 0 if known is None else known.n
+
+
+def _want_list(state: Partition, gateway: str) -> list[Event]:
+    known = state.gateways.get(gateway)
+    if known is not None and known.list_wanted_at >= 0:
+        return []
+    return [ListWanted(gateway=gateway, of=MEMBERS, have=0 if known is None else known.n)]
+
+
+def _newcomer(state: Partition, gateway: str, listed: ListedMember, at: int) -> tuple[Member, dict[str, int]]:
+    since = at + state.config.channel(listed.channel).group_settle_ms
+    member = Member(listed.member, listed.group, listed.channel, gateway, since, listed.each)
+    return member, listed.watermarks
+
+
+def _decide_change(state: Partition, gateway: str, n: int, change: Change, at: int) -> list[Event]:
+    draft = Draft()
+    for member, watermarks in change.joined:
+        draft.add(
+            MemberJoined(
+                member=member.id,
+                group=member.group,
+                channel=member.channel,
+                gateway=gateway,
+                n=n,
+                since=member.since,
+                each=member.each,
+                watermarks=watermarks,
+            )
+        )
+    for member in change.left:
+        draft.add(MemberLeft(member=member.id, group=member.group, gateway=gateway, n=n, reason=change.reason))
+    _Placement(state, draft, change, at).place()
+    return draft.events
+
+
+class _Placement:
+    """Gives the runs and turns that a change concerns to the members that there are after it."""
+
+    def __init__(self, state: Partition, draft: Draft, change: Change, at: int) -> None:
+        self._state = state
+        self._draft = draft
+        self._at = at
+        self._reason = change.reason
+        self._left = {member.id for member in change.left}
+        self._watermarks = {member.id: watermarks for member, watermarks in change.joined}
+        self._gained = dict.fromkeys(member.group for member, _ in change.joined)
+        self._rosters: dict[str, dict[str, Member]] = {}
+        self._each = {member.group for member in change.left if member.each}
+        for member, _ in change.joined:
+            self._roster(member.group)[member.id] = member
+        self._channels = self._channels_won()
+        self._concerned = {id_ for member in change.left for id_ in member.conversations}
+
+    def _roster(self, group: str) -> dict[str, Member]:
+        """The group's members after the change."""
+        roster = self._rosters.get(group)
+        if roster is None:
+            known = self._state.groups.get(group)
+            members = {} if known is None else known.members
+            roster = self._rosters[group] = {id_: member for id_, member in members.items() if id_ not in self._left}
+        return roster
+
+    def _channels_won(self) -> dict[str, str]:
+        """Channels that had no member before the change -> the first group that has one now."""
+        channels: dict[str, str] = {}
+        for group in self._gained:
+            channel = channel_of_group(group)
+            if channel not in self._state.channel_groups and self._roster(group):
+                channels.setdefault(channel, group)
+        return channels
+
+    def place(self) -> None:
+        state = self._state
+        concerned = self._concerned
+        for group in self._gained:
+            concerned |= state.orphans.get(group, set())
+        for channel in self._channels:
+            concerned |= state.waiting.get(channel, set())
+        for id_ in sorted(concerned):
+            conversation = state.conversations[id_]
+            for run in conversation.runs.values():
+                if run.member is None:
+                    if run.group in self._gained:
+                        self._place_run(conversation, run, MoveReason.MEMBER_JOINED)
+                elif run.member in self._left:
+                    self._place_run(conversation, run, self._reason)
+            for channel, group in self._channels.items():
+                self._open_waiting(conversation, channel, group)
+
+    def _place_run(self, conversation: Conversation, run: Run, reason: MoveReason) -> None:
+        roster = self._roster(run.group)
+        claimants = claimants_of(run, roster)
+        claimants += [id_ for id_ in roster if self._watermarks.get(id_, {}).get(conversation.id, 0) >= run.turn_seq]
+        if claimants:
+            adopt(self._draft, conversation, run, winner(claimants, conversation.id), reason)
+            return
+        owner = choose(roster.values(), conversation.id, self._at)
+        can_wait = run.group not in self._each
+        lose_owner(self._state, self._draft, conversation, run, owner, reason, can_wait=can_wait)
+
+    def _open_waiting(self, conversation: Conversation, channel: str, group: str) -> None:
+        turns = conversation.waiting.get(channel, ())
+        if not turns:
+            return
+        owner = choose(self._roster(group).values(), conversation.id, self._at)
+        previous = conversation.owners.get(group)
+        if previous is not None and previous != owner:
+            self._draft.add(
+                OwnerChanged(
+                    conversation_id=conversation.id,
+                    group=group,
+                    previous=previous,
+                    owner=owner,
+                    reason=MoveReason.MEMBER_LEFT,
+                )
+            )
+        for turn in turns:
+            self._draft.add(
+                RunOpened(
+                    conversation_id=conversation.id,
+                    run_id=run_id(conversation.id, turn.turn_seq, group),
+                    turn_seq=turn.turn_seq,
+                    group=group,
+                    channel=channel,
+                    member=owner,
+                )
+            )
+
+
+# ------------------------------------------------------------------------------------------------ evolve
+
+
+def evolve_joined(state: Partition, entry: Entry, event: MemberJoined) -> None:
+    gateway = _alive(state, event.gateway)
+    if event.member in state.members or event.n < gateway.n:
+        raise ImpossibleEvent(f"member {event.member} is known, or its change {event.n} is below {gateway.n}")
+    gateway.n = event.n
+    gateway.members[event.member] = None
+    member = Member(event.member, event.group, event.channel, event.gateway, event.since, event.each)
+    state.members[event.member] = member
+    enrol(state, member)
+    for conversation_id, watermark in event.watermarks.items():
+        conversation = state.conversations.get(conversation_id)
+        if conversation is not None and claim_runs(state, conversation, event.group, event.member, watermark):
+            conversation.lsn = entry.lsn
+            state.dirty.add(conversation_id)
+
+
+def evolve_left(state: Partition, _: Entry, event: MemberLeft) -> None:
+    gateway = _alive(state, event.gateway)
+    member = state.members.pop(event.member, None)
+    if member is None or event.n < gateway.n:
+        raise ImpossibleEvent(f"member {event.member} is not known, or its change {event.n} is below {gateway.n}")
+    gateway.n = event.n
+    gateway.members.pop(event.member, None)
+    group = state.groups[member.group]
+    del group.members[member.id]
+    if group.members:
+        group.settled_at = max(other.since for other in group.members.values())
+    else:
+        del state.groups[group.id]
+        of_channel = state.channel_groups[group.channel]
+        del of_channel[group.id]
+        if not of_channel:
+            del state.channel_groups[group.channel]
+    state.plans.clear()
+
+
+def enrol(state: Partition, member: Member) -> None:
+    """Put a member into its group's roster."""
+    group = state.groups.get(member.group)
+    if group is None:
+        group = state.groups[member.group] = Group(member.group, channel_of_group(member.group))
+        state.channel_groups.setdefault(group.channel, {})[group.id] = group
+    group.members[member.id] = member
+    group.settled_at = max(group.settled_at, member.since)
+    state.plans.clear()
+
+
+def evolve_gateway_ended(state: Partition, entry: Entry, event: GatewayEnded) -> None:
+    gateway = state.gateways.pop(event.gateway, None)
+    if gateway is not None and gateway.members:
+        raise ImpossibleEvent(f"gateway {event.gateway} has members: they leave before it ends")
+    state.ended_gateways[event.gateway] = entry.at
+    _forget_old(state.ended_gateways, entry.at - ENDED_GATEWAY_KEPT_MS)
+
+
+def _forget_old(ended: dict[str, int], before: int) -> None:
+    while (oldest := next(iter(ended))) and ended[oldest] < before:
+        del ended[oldest]
+
+
+def evolve_list_wanted(state: Partition, entry: Entry, event: ListWanted) -> None:
+    gateway = _alive(state, event.gateway)
+    if event.of == CONFIG:
+        gateway.config_wanted_at = entry.at
+    else:
+        gateway.list_wanted_at = entry.at
+
+
+def evolve_list_applied(state: Partition, _: Entry, event: ListApplied) -> None:
+    gateway = _alive(state, event.gateway)
+    if event.n < gateway.n:
+        raise ImpossibleEvent(f"the list of {event.gateway} is of {event.n}, below {gateway.n}")
+    gateway.n = event.n
+    gateway.list_wanted_at = -1
+
+
+def evolve_config(state: Partition, _: Entry, event: ConfigChanged) -> None:
+    if event.version <= state.config.version:
+        raise ImpossibleEvent(f"document version {event.version} does not follow {state.config.version}")
+    try:
+        state.config = parse_config(event.version, event.document)
+    except UnreadableConfig as error:
+        raise ImpossibleEvent(f"document version {event.version}: {error}") from error
+    state.plans.clear()
+    for gateway in state.gateways.values():
+        gateway.config_wanted_at = -1
+    watched = [pair for bucket in state.timers.buckets.values() for pair in bucket.items()]
+    for run, conversation_id in watched:  # a shorter time-out may be due before its present bucket
+        conversation = state.conversations[conversation_id]
+        watch(state, conversation, conversation.runs[run])
+
+
+def _alive(state: Partition, gateway: str) -> Gateway:
+    if gateway in state.ended_gateways:
+        raise ImpossibleEvent(f"gateway {gateway} has ended")
+    known = state.gateways.get(gateway)
+    if known is None:
+        known = state.gateways[gateway] = Gateway(gateway)
+    return known

@@ -1,0 +1,44 @@
+"""Who owns a conversation's next turn in a group: `rendezvous-1`.
+
+Each member's weight for a conversation is the 8-byte BLAKE2b digest of `conversation_id + "\\x1f" + member` (UTF-8), read as
+a big-endian unsigned integer; the highest wins, a tie goes to the greater member id. Highest random weight hashing: Thaler
+and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", IEEE/ACM Transactions on Networking 6(1), 1998. A join
+moves only conversations that the newcomer wins, a leave only those of the departed.
+
+Only members with `since <= at` are eligible; when none is, all count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from streams.core.ids import SEPARATOR
+
+if TYPE_CHECKING:
+    from streams.core.state import Member, Partition
+
+
+def weight(conversation_id: str, member: str) -> bytes:
+    """Eight bytes; they compare as the big-endian integer that they are."""
+    return blake2b(f"{conversation_id}{SEPARATOR}{member}".encode(), digest_size=8).digest()
+
+
+def winner(members: Iterable[str], conversation_id: str) -> str:
+    """The rendezvous winner; `members` is not empty."""
+    return max((weight(conversation_id, member), member) for member in members)[1]
+
+
+def choose(members: Collection[Member], conversation_id: str, at: int) -> str | None:
+    """The owner among these members of one group at log time `at`; None when there is none."""
+    eligible = [member.id for member in members if member.since <= at] or [member.id for member in members]
+    if len(eligible) < 2:
+        return eligible[0] if eligible else None
+    return winner(eligible, conversation_id)
+
+
+def owner_of(state: Partition, group: str, conversation_id: str, at: int) -> str | None:
+    """Who gets the conversation's turn of log time `at` in this group; None: the group has no member."""
+    roster = state.groups.get(group)
+    return None if roster is None else choose(roster.members.values(), conversation_id, at)

@@ -1,0 +1,70 @@
+"""Refusals: one event each, except that a zombie's are written 16 times per (member, run) and then no more."""
+
+from __future__ import annotations
+
+from streams.core.events import Refused, RefusedReason
+from streams.core.ids import SEPARATOR
+from streams.core.state import REFUSAL_SLOTS, REFUSALS_WRITTEN, Partition
+
+_COUNTED = frozenset({RefusedReason.FENCED, RefusedReason.GATEWAY_ENDED})
+
+
+def slot(event: Refused) -> str | None:
+    """What a refusal is counted under; None: it is not counted.
+
+    A frame that names a run which is not open counts under its member alone, so that made-up names buy no more events. A
+    refusal of an ended gateway has its incarnation in `detail`.
+    """
+    if event.reason not in _COUNTED:
+        return None
+    if event.reason is RefusedReason.GATEWAY_ENDED:
+        return f"{SEPARATOR}{event.detail}"
+    return f"{event.member}{SEPARATOR}{event.run_id or ''}"
+
+
+def fenced(
+    state: Partition,
+    conversation_id: str,
+    member: str,
+    detail: str,
+    *,
+    run_id: str | None = None,
+    client_id: str | None = None,
+    ref: str | None = None,
+) -> list[Refused]:
+    """Nothing of the frame is stored or shown. `run_id` only when that run is open."""
+    count = state.refusals.get(f"{member}{SEPARATOR}{run_id or ''}", 0) + 1
+    if count > REFUSALS_WRITTEN:
+        return []
+    return [
+        Refused(
+            conversation_id=conversation_id,
+            reason=RefusedReason.FENCED,
+            ref=ref,
+            member=member,
+            run_id=run_id,
+            client_id=client_id,
+            detail=detail,
+            count=count,
+        )
+    ]
+
+
+def gateway_ended(
+    state: Partition, gateway: str, *, member: str | None = None, ref: str | None = None
+) -> list[Refused]:
+    """An ended incarnation spoke again; `detail` is its id."""
+    count = state.refusals.get(f"{SEPARATOR}{gateway}", 0) + 1
+    if count > REFUSALS_WRITTEN:
+        return []
+    return [Refused(reason=RefusedReason.GATEWAY_ENDED, ref=ref, member=member, detail=gateway, count=count)]
+
+
+def count(state: Partition, event: Refused) -> None:
+    """Evolve: remember how many were written."""
+    counted = slot(event)
+    if counted is None:
+        return
+    state.refusals[counted] = event.count
+    if len(state.refusals) > REFUSAL_SLOTS:
+        del state.refusals[next(iter(state.refusals))]

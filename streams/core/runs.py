@@ -1,0 +1,396 @@
+"""Runs: the processing of one turn by one member of one group (rules 5, 7, 8 and the watchdog of rule 9).
+
+```
+                 turn committed, group has members            turn committed, no member at all
+                              │                                           │ (waits on the conversation)
+                              ▼                                           ▼ first group joins: RunOpened
+          ┌──────────────▶  GIVEN  ◀──────────────────────────────────────┘
+          │ restart           │ read, run started, first frame
+          │ (RunMoved,        ▼
+          │  epoch + 1)    WORKING ──interrupt──▶ ASKING (watchdog rests) ──answering turn, interrupt_resolved──▶ WORKING
+          │                   │
+          ├── its member is gone, another is there ──┤
+          │                   │
+          │     its member is gone, the group is empty: RunMoved to none, epoch + 1
+          │                   ▼
+          └────────────── ORPHANED ──next member: adopted (it has the turn), else restarted or ended by `on_owner_loss`
+                              │
+          any of them ──finished, error, aborted, first message of an unannounced run, watchdog, too many events,
+                        conversation closed, owner gone (`fail`, or answered already)──▶ ended (RunEnded)
+```
+
+These are read from a run's fields: GIVEN has no `progress`, ASKING has `progress.asks`, ORPHANED has no `member`.
+
+When a run that left something open ends or restarts, closing frames of the sender `system` come first: a last chunk for each
+open stream, an `interrupt_resolved` for each open interrupt. A restart supersedes all frames of the run so far, the closing
+ones too, unless there is a committed message and nothing open: then the run counts as answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from streams.core.draft import Draft
+from streams.core.events import (
+    Entry,
+    Frame,
+    FrameCommitted,
+    MoveReason,
+    RunEnded,
+    RunMoved,
+    RunOpened,
+    RunStarted,
+    RunStatus,
+)
+from streams.core.ids import message_id
+from streams.core.state import (
+    ENDED_RUNS_KEPT,
+    Conversation,
+    EndedRun,
+    ImpossibleEvent,
+    Partition,
+    Progress,
+    Run,
+)
+
+SYSTEM: Final = "system"
+"""Sender of closing frames."""
+
+FAIL: Final = "fail"
+"""The value of `on_owner_loss` by which a run whose owner is gone is never executed again."""
+
+STREAM_CLOSED: Final = '{"type":"event","name":"stream_done","id":"closed"}'
+"""Payload of a closing chunk: the protocol's genui event chunk."""
+
+ASK_CLOSED: Final = '{"answer":null}'
+"""Payload of a closing `interrupt_resolved`: nobody answered."""
+
+# ------------------------------------------------------------------------------------------------ decide
+
+
+def has_open_work(run: Run) -> bool:
+    """A stream or an interrupt of it is open."""
+    progress = run.progress
+    return progress is not None and bool(progress.streams or progress.asks)
+
+
+def is_answered(run: Run) -> bool:
+    """It has a committed message and left nothing open: giving it again would answer it twice."""
+    progress = run.progress
+    return progress is not None and progress.messages > 0 and not has_open_work(run)
+
+
+def close_open_work(draft: Draft, conversation: Conversation, run: Run) -> tuple[int, ...]:
+    """Closing frames for what the run left open; their seqs."""
+    progress = run.progress
+    if progress is None:
+        return ()
+    frames = [
+        Frame(
+            id=message_id(conversation.id, f"{SYSTEM}:{run.id}:{run.epoch}:stream:{stream}"),
+            type="genui",
+            data=STREAM_CLOSED,
+            stream_id=stream,
+            done=True,
+        )
+        for stream in progress.streams
+    ]
+    frames += [Frame(id=ask, type="interrupt_resolved", data=ASK_CLOSED) for ask in progress.asks]
+    seqs = []
+    for frame in frames:
+        seq = draft.next_seq(conversation)
+        seqs.append(seq)
+        draft.add(
+            FrameCommitted(
+                conversation_id=conversation.id,
+                seq=seq,
+                frame=frame,
+                sender=SYSTEM,
+                channel=run.channel,
+                group=run.group,
+                member=run.member or "",
+                run_id=run.id,
+                run_epoch=run.epoch,
+            )
+        )
+    return tuple(seqs)
+
+
+def end(draft: Draft, conversation: Conversation, run: Run, status: RunStatus, reason: str) -> None:
+    """The run is over, after closing what it left open."""
+    close_open_work(draft, conversation, run)
+    draft.add(
+        RunEnded(
+            conversation_id=conversation.id,
+            run_id=run.id,
+            turn_seq=run.turn_seq,
+            group=run.group,
+            member=run.member,
+            run_epoch=run.epoch,
+            status=status,
+            reason=reason,
+        )
+    )
+
+
+def move(
+    draft: Draft,
+    conversation: Conversation,
+    run: Run,
+    to: str | None,
+    reason: MoveReason,
+    *,
+    superseded: tuple[int, ...] = (),
+    adopted: bool = False,
+) -> None:
+    draft.add(
+        RunMoved(
+            conversation_id=conversation.id,
+            run_id=run.id,
+            turn_seq=run.turn_seq,
+            group=run.group,
+            from_member=run.member,
+            to_member=to,
+            run_epoch=run.epoch + 1,
+            reason=reason,
+            superseded=superseded,
+            adopted=adopted,
+        )
+    )
+
+
+def lose_owner(
+    state: Partition,
+    draft: Draft,
+    conversation: Conversation,
+    run: Run,
+    to: str | None,
+    reason: MoveReason,
+    *,
+    can_wait: bool = True,
+) -> None:
+    """The run's member is gone (or never got to work): give the run to `to`, who does not have the turn, or end it.
+
+    `to` None: the group is empty; the run waits unless it is to end anyway, or `can_wait` is False (a group that cannot have
+    another member). What is open stays open while it waits, for the member's process may come back and go on.
+    """
+    settings = state.config.channel(run.channel)
+    if settings.on_owner_loss == FAIL:
+        end(draft, conversation, run, RunStatus.OWNER_GONE, "owner_gone")
+    elif is_answered(run):
+        end(draft, conversation, run, RunStatus.ANSWERED, "owner_gone_after_answer")
+    elif to is not None:
+        closing = close_open_work(draft, conversation, run)
+        frames = () if run.progress is None else tuple(run.progress.frames)
+        move(draft, conversation, run, to, reason, superseded=frames + closing)
+    elif can_wait:
+        move(draft, conversation, run, None, reason)
+    else:
+        end(draft, conversation, run, RunStatus.OWNER_GONE, "owner_gone")
+
+
+def adopt(draft: Draft, conversation: Conversation, run: Run, to: str, reason: MoveReason) -> None:
+    """`to` says that it has the turn already: the run is its, and it goes on where it was."""
+    move(draft, conversation, run, to, reason, adopted=True)
+
+
+def due(state: Partition, run: Run) -> int | None:
+    """Log time at which the run's next time-out fires; None: none is set.
+
+    An adopted run waits `adopt_ms` for a frame; a run that someone works on may be idle for `watchdog_ms`, but not while it
+    waits for a person or for a member. Both count from the present writer's begin if that is later.
+    """
+    if run.member is None:
+        return None
+    settings = state.config.channel(run.channel)
+    if run.adopted_at:
+        return max(run.adopted_at, state.restarted_at) + settings.adopt_ms
+    progress = run.progress
+    if progress is None or progress.asks:
+        return None
+    return max(progress.active_at, state.restarted_at) + settings.watchdog_ms
+
+
+def decide_due(state: Partition, draft: Draft, at: int) -> None:
+    """Fire the time-outs that are due, oldest first."""
+    fired = []
+    for conversation_id, run_id in state.timers.candidates(at):
+        conversation = state.conversations[conversation_id]
+        run = conversation.runs[run_id]
+        when = due(state, run)
+        if when is not None and when <= at:
+            fired.append((when, conversation_id, run.turn_seq, run_id))
+    for _, conversation_id, _, run_id in sorted(fired):
+        conversation = state.conversations[conversation_id]
+        run = conversation.runs[run_id]
+        if run.adopted_at:
+            lose_owner(state, draft, conversation, run, run.member, MoveReason.ADOPT_TIMEOUT)
+        elif is_answered(run):
+            end(draft, conversation, run, RunStatus.ANSWERED, "watchdog_after_answer")
+        else:
+            end(draft, conversation, run, RunStatus.TIMED_OUT, "watchdog")
+
+
+def advance_timers(state: Partition, at: int) -> None:
+    """After `decide_due` was evolved: move what was looked at and was not due to where it is due. Derived state only."""
+    for conversation_id, run_id in state.timers.candidates(at):
+        run = state.conversations[conversation_id].runs[run_id]
+        when = due(state, run)
+        state.timers.drop(run_id)
+        if when is not None:
+            state.timers.add(run_id, conversation_id, when)
+
+
+# ------------------------------------------------------------------------------------------------ evolve
+
+
+def run_of(conversation: Conversation, run_id: str, epoch: int) -> Run:
+    """The open run that an event speaks of, at the epoch that it names."""
+    run = conversation.runs.get(run_id)
+    if run is None:
+        raise ImpossibleEvent(f"run {run_id} is not open")
+    if run.epoch != epoch:
+        raise ImpossibleEvent(f"run {run_id} is at epoch {run.epoch}, the event is of epoch {epoch}")
+    return run
+
+
+def hold(state: Partition, conversation: Conversation, run: Run) -> None:
+    """Index who holds the run, or that it waits."""
+    if run.member is None:
+        state.orphans.setdefault(run.group, set()).add(conversation.id)
+    elif (member := state.members.get(run.member)) is not None:
+        member.conversations.add(conversation.id)
+
+
+def release(state: Partition, conversation: Conversation, run: Run) -> None:
+    """Undo `hold`, unless another run of the conversation has the same reason to be there."""
+    others = [other for other in conversation.runs.values() if other is not run]
+    if run.member is None:
+        if not any(other.member is None and other.group == run.group for other in others):
+            waiting = state.orphans[run.group]
+            waiting.discard(conversation.id)
+            if not waiting:
+                del state.orphans[run.group]
+    elif (member := state.members.get(run.member)) is not None and not any(o.member == run.member for o in others):
+        member.conversations.discard(conversation.id)
+
+
+def watch(state: Partition, conversation: Conversation, run: Run) -> None:
+    """Make sure that the run is looked at when its next time-out is due."""
+    when = due(state, run)
+    if when is not None:
+        state.timers.add(run.id, conversation.id, when)
+
+
+def open_run(
+    state: Partition,
+    conversation: Conversation,
+    run_id: str,
+    turn_seq: int,
+    turn_id: str,
+    group: str,
+    member: str | None,
+) -> Run:
+    run = Run(run_id, turn_seq, turn_id, group, group.partition("/")[0], member)
+    conversation.runs[run_id] = run
+    hold(state, conversation, run)
+    return run
+
+
+def forget_run(state: Partition, conversation: Conversation, run: Run) -> None:
+    """Take the run out of all that speaks of it."""
+    release(state, conversation, run)
+    del conversation.runs[run.id]
+    state.timers.drop(run.id)
+    if run.progress is not None:
+        conversation.asking -= len(run.progress.asks)
+    if run.member is not None and conversation.current.get(run.member) == run.id:
+        del conversation.current[run.member]
+    conversation.ended[run.id] = EndedRun(run.turn_id, run.generation)
+    if len(conversation.ended) > ENDED_RUNS_KEPT:
+        del conversation.ended[next(iter(conversation.ended))]
+
+
+def evolve_opened(state: Partition, conversation: Conversation, _: Entry, event: RunOpened) -> None:
+    turns = conversation.waiting.get(event.channel, [])
+    turn = next((turn for turn in turns if turn.turn_seq == event.turn_seq), None)
+    if turn is None:
+        raise ImpossibleEvent(f"turn {event.turn_seq} does not wait for channel {event.channel}")
+    if event.run_id in conversation.runs:
+        raise ImpossibleEvent(f"run {event.run_id} is open already")
+    open_run(state, conversation, event.run_id, event.turn_seq, turn.turn_id, event.group, event.member)
+    turns.remove(turn)
+    if not turns:
+        del conversation.waiting[event.channel]
+        waiting = state.waiting[event.channel]
+        waiting.discard(conversation.id)
+        if not waiting:
+            del state.waiting[event.channel]
+    if event.member is not None:
+        conversation.owners[event.group] = event.member
+        conversation.plan = None
+
+
+def evolve_started(state: Partition, conversation: Conversation, entry: Entry, event: RunStarted) -> None:
+    run = run_of(conversation, event.run_id, event.run_epoch)
+    if run.member != event.member:
+        raise ImpossibleEvent(f"run {run.id} is held by {run.member}, {event.member} cannot start it")
+    if run.progress is None:
+        run.progress = Progress(entry.at)
+    run.progress.started = True
+    run.progress.active_at = entry.at
+    run.adopted_at = 0
+    conversation.current[event.member] = run.id
+    watch(state, conversation, run)
+
+
+def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, event: RunMoved) -> None:
+    run = run_of(conversation, event.run_id, event.run_epoch - 1)
+    if run.member != event.from_member:
+        raise ImpossibleEvent(f"run {run.id} is held by {run.member}, it cannot move from {event.from_member}")
+    release(state, conversation, run)
+    was_current = run.member is not None and conversation.current.get(run.member) == run.id
+    if run.member is not None and was_current:
+        del conversation.current[run.member]
+    run.member = event.to_member
+    run.epoch = event.run_epoch
+    run.adopted_at = 0
+    hold(state, conversation, run)
+    if event.to_member is None:
+        return
+    run.claimants = tuple(claimant for claimant in run.claimants if claimant != event.to_member)
+    run.silent = event.adopted
+    if event.adopted:
+        run.adopted_at = max(entry.at, 1)
+        if run.progress is not None and run.progress.started:
+            conversation.current[event.to_member] = run.id
+    else:
+        if run.progress is not None:
+            conversation.asking -= len(run.progress.asks)
+            run.progress = None
+        if event.superseded:
+            run.generation += 1
+    watch(state, conversation, run)
+
+
+def evolve_ended(state: Partition, conversation: Conversation, _: Entry, event: RunEnded) -> None:
+    run = run_of(conversation, event.run_id, event.run_epoch)
+    if run.member != event.member:
+        raise ImpossibleEvent(f"run {run.id} is held by {run.member}, the event says {event.member}")
+    forget_run(state, conversation, run)
+
+
+def claim_runs(state: Partition, conversation: Conversation, group: str, member: str, watermark: int) -> bool:
+    """A member that joined says that it has the turns up to `watermark`: remember it for when a run of them is free.
+
+    True when there is such a run.
+    """
+    claimed = [run for run in conversation.runs.values() if run.group == group and run.turn_seq <= watermark]
+    for run in claimed:
+        run.claimants = (*claimants_of(run, state.members), member)
+    return bool(claimed)
+
+
+def claimants_of(run: Run, present: Collection[str]) -> list[str]:
+    return [claimant for claimant in run.claimants if claimant in present]

@@ -1,0 +1,220 @@
+"""What a sequencer knows: one `Partition`, changed only by `fold.evolve`.
+
+Persisted fields come first in each class; those under "Derived" are rebuilt from them when state is loaded (`store.py`)
+and are in no checkpoint. All times are log time in ms unless a name says `timestamp`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from streams.core.routing import Config, Plan
+from streams.core.timers import Timers
+
+KEYS_IN_ROW: Final = 64
+"""This many newest idempotency keys of a conversation are kept whatever their age."""
+
+KEY_LIFETIME_MS: Final = 24 * 60 * 60 * 1000
+"""Keys beyond the newest 64 are kept this long: 24 h."""
+
+ENDED_RUNS_KEPT: Final = 16
+"""Ended runs that a conversation remembers, so that a re-sent frame of one of them still finds its key."""
+
+REFUSALS_WRITTEN: Final = 16
+"""Refusals of one (member, run) that are written; later ones change nothing and write nothing."""
+
+REFUSAL_SLOTS: Final = 1024
+"""(member, run) pairs whose refusals are counted; beyond it the oldest count is forgotten."""
+
+ENDED_GATEWAY_KEPT_MS: Final = 24 * 60 * 60 * 1000
+"""An ended gateway incarnation is refused by name this long: 24 h. Its id is random, so nobody else gets it later."""
+
+
+class ImpossibleEvent(Exception):
+    """A journal entry that cannot follow the state: the journal or the code that wrote it is broken. Stop, loudly."""
+
+
+class KeyRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What an idempotency key stands for: enough to repeat the first one's ack."""
+
+    seq: int
+    id: str
+    at: int
+    timestamp: int
+    ordinal: int
+    """The how-manieth key of its conversation; 0: read back from the table of older keys."""
+
+
+class WaitingTurn(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A turn for which an agent channel has no member yet."""
+
+    turn_seq: int
+    turn_id: str
+
+
+class EndedRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    turn_id: str
+    generation: int
+
+
+class Update(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A conversation's last close or reopen."""
+
+    seq: int
+    id: str
+    timestamp: int
+
+
+class Progress(msgspec.Struct, array_like=True):
+    """What a run's holders did so far, since its frames were last superseded."""
+
+    active_at: int
+    """Last sign of work; the idle watchdog counts from it."""
+    started: bool = False
+    frames: list[int] = []
+    """Seqs of its numbered frames."""
+    messages: int = 0
+    """Persistent messages and finished streams: what a person would call an answer."""
+    asks: dict[str, int] = {}
+    """Open interrupts: id -> seq."""
+    streams: list[str] = []
+    """Open genui streams."""
+    last_stream: str | None = None
+    """Stream of its last frame, when that was a chunk: a further chunk of it is the same coalesced event."""
+    events: int = 0
+    """Coalesced events."""
+    joined: list[str] = []
+    """Ids of the turns that answered its asks."""
+
+
+class Run(msgspec.Struct, array_like=True):
+    """An open run: one turn, being answered by (or waiting for) one member of one group."""
+
+    id: str
+    turn_seq: int
+    turn_id: str
+    group: str
+    channel: str
+    member: str | None
+    """None: the group has no member; it waits for the next one."""
+    epoch: int = 1
+    generation: int = 0
+    """How often its frames were superseded."""
+    silent: bool = False
+    """Its member said that it has the turn already, and was not given it."""
+    adopted_at: int = 0
+    """When it was adopted; 0 once a frame of it came, or never."""
+    claimants: tuple[str, ...] = ()
+    """Members that joined with a watermark at or above this turn while another held it."""
+    progress: Progress | None = None
+
+
+class Conversation(msgspec.Struct):
+    """One conversation that is loaded."""
+
+    id: str
+    channel: str
+    open: bool = True
+    head: int = 0
+    """Highest seq given."""
+    lsn: int = 0
+    """Last journal entry that changed it."""
+    update: Update | None = None
+    keys: dict[str, KeyRecord] = {}
+    """In the order they were taken."""
+    keys_issued: int = 0
+    runs: dict[str, Run] = {}
+    """Open runs, by id, in the order of their turns."""
+    ended: dict[str, EndedRun] = {}
+    """The last `ENDED_RUNS_KEPT`."""
+    waiting: dict[str, list[WaitingTurn]] = {}
+    """Per agent channel without a member: the turns that wait for it."""
+    owners: dict[str, str] = {}
+    """Per group, the member that the last turn was given to."""
+    current: dict[str, str] = {}
+    """Per member, the run that it last said to work on."""
+    # Derived
+    asking: int = 0
+    """Open interrupts over all its runs."""
+    older_keys: bool = False
+    """Keys beyond the newest 64 may lie in the table and are not in `keys`: load them before a keyed command."""
+    keys_stored: int = 0
+    """Keys up to this ordinal are in the table or in the row of a checkpoint that holds."""
+    plan: Plan | None = None
+    """The plan that `owners` was last chosen under with every member eligible: the choice needs no hashing again."""
+
+
+class Member(msgspec.Struct):
+    """One agent connection."""
+
+    id: str
+    group: str
+    channel: str
+    gateway: str
+    since: int
+    each: bool = False
+    # Derived
+    conversations: set[str] = set()
+    """Loaded conversations in which it holds a run. Never iterated unsorted."""
+
+
+class Gateway(msgspec.Struct):
+    """A live gateway incarnation."""
+
+    id: str
+    n: int = 0
+    """Its last membership change that was applied."""
+    list_wanted_at: int = -1
+    """Its list was asked for and has not come; -1: not asked."""
+    config_wanted_at: int = -1
+    members: dict[str, None] = {}
+    """In the order they joined."""
+
+
+class Group(msgspec.Struct):
+    """Derived: the members of one group, while it has any."""
+
+    id: str
+    channel: str
+    members: dict[str, Member] = {}
+    settled_at: int = 0
+    """From here on every member is eligible."""
+
+
+class Partition(msgspec.Struct):
+    """All that a partition's decisions depend on."""
+
+    partition: int
+    lsn: int = 0
+    at: int = 0
+    writer_epoch: int = 0
+    restarted_at: int = 0
+    """When the present writer began: time-outs count from here if their cause is older."""
+    turns: int = 0
+    frames: int = 0
+    membership: int = 0
+    """Next offsets to read of the three intakes, as of the last `BatchCommitted`."""
+    config: Config = msgspec.field(default_factory=Config)
+    gateways: dict[str, Gateway] = {}
+    members: dict[str, Member] = {}
+    ended_gateways: dict[str, int] = {}
+    """Ended incarnation -> when, in the order they ended."""
+    refusals: dict[str, int] = {}
+    """Refusals written so far, by `refusals.slot`."""
+    # Derived
+    conversations: dict[str, Conversation] = {}
+    """Those loaded; the hot ones always are."""
+    groups: dict[str, Group] = {}
+    channel_groups: dict[str, dict[str, Group]] = {}
+    """Per agent channel, its groups with a member."""
+    plans: dict[str, Plan | None] = {}
+    """Per people's channel, who gets its turns; forgotten whenever the roster or the config changes."""
+    orphans: dict[str, set[str]] = {}
+    """Per group, conversations with a run that waits for the group's next member. Never iterated unsorted."""
+    waiting: dict[str, set[str]] = {}
+    """Per agent channel, conversations with a turn that waits for it. Never iterated unsorted."""
+    timers: Timers = msgspec.field(default_factory=Timers)
+    dirty: set[str] = set()
+    """Conversations changed since the runtime last cleared this."""
