@@ -1,0 +1,114 @@
+"""The commit order of a batch, and the one owner of a partition's transactions.
+
+    (1) poll            records of the three intakes, positions after them
+    (2) decide, evolve  pure; the state in memory is now ahead of the journal
+    (3) dead letters    written and awaited, then the transaction begins
+    (4) append          the batch, its last event the positions; every future awaited
+    (5) commit          the outcome of the intake and its positions become visible together
+    (6) tell            metrics, the next checkpoint, whoever waits: nothing earlier
+
+Died after (1) or (2): nothing was written; the next writer reads the same records again. After (3): dead letters may be
+written twice, with the same origin, and once more `Rejected` is in the journal only once. After (4): the next writer's
+InitProducerId aborts the transaction. After (5), before (6): the next writer finds the batch in the journal.
+
+**Doubt.** aiokafka speaks the first transaction protocol: a late EndTxn of one transaction would commit the half of the
+next one. So a `Committer` serves one producer epoch and ends with its first error: whatever went wrong, its producer is
+thrown away, and the next one is opened under a new writer epoch, whose InitProducerId decides what became of the last
+transaction. Nothing is retried here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from streams.fence.port import Fenced
+from streams.runtime.codec import Codec, DeadLetter
+from streams.runtime.kafka import Headers, JournalProducer, Outbox, RecordBatch, Unrecoverable
+
+
+class Pack:
+    """The records of one transaction, in as few record batches as hold them; filled before the transaction begins, so
+    that no record can turn out to be too large inside it."""
+
+    __slots__ = ("_add", "_new_batch", "batches")
+
+    def __init__(self, new_batch: Callable[[], RecordBatch]) -> None:
+        self._new_batch = new_batch
+        self.batches = [new_batch()]
+        self._add = self.batches[0].add
+
+    def add(self, key: bytes | None, value: bytes, headers: Headers) -> None:
+        """Put a record at the end. `key` None: an event of the partition itself."""
+        if self._add(key, value, headers):
+            return
+        batch = self._new_batch()
+        if not batch.add(key, value, headers):
+            raise Unrecoverable(
+                f"a journal record of {len(value)} bytes does not fit into a batch; the core bounds its events"
+            )
+        self.batches.append(batch)
+        self._add = batch.add
+
+
+class DeadLetters:
+    """Where intake records go that cannot be taken: awaited, because the journal will say that they are there."""
+
+    def __init__(self, outbox: Outbox, codec: Codec, topic: str) -> None:
+        self._outbox = outbox
+        self._codec = codec
+        self._topic = topic
+
+    async def write(self, letters: Sequence[DeadLetter]) -> None:
+        """Write all of them; they lie in the partition of their origin. A repeat writes them again, same `origin`."""
+        for letter in letters:
+            value = self._codec.encode_dead_letter(letter)
+            headers = [("error", letter.error.encode())]
+            await self._outbox.send(self._topic, letter.partition, value, key=letter.key, headers=headers)
+
+
+class Committer:
+    """Steps 3 to 5 for one producer epoch of one partition."""
+
+    def __init__(self, producer: JournalProducer, dead_letters: DeadLetters, may_write: Callable[[], bool]) -> None:
+        """`may_write`: whether the lease is still good, by a clock that began before the lease store was asked."""
+        self._producer = producer
+        self._dead_letters = dead_letters
+        self._may_write = may_write
+        self._spent = False
+
+    async def open(self) -> None:
+        """InitProducerId: from here on every earlier holder's transactions fail. Any error ends this committer."""
+        self._spent = True
+        await self._producer.start()
+        self._spent = False
+
+    def new_pack(self) -> Pack:
+        """An empty pack for the next transaction."""
+        return Pack(self._producer.new_batch)
+
+    async def commit(self, pack: Pack, letters: Sequence[DeadLetter]) -> int:
+        """Make `pack` durable as one transaction. Returns the journal offset after its last record.
+
+        `Fenced`: another writer is in charge. `Doubt`: the outcome is open. After any error this committer is spent.
+        """
+        if self._spent:
+            raise AssertionError("a committer that failed once must not be used again")
+        self._spent = True
+        if letters:
+            await self._dead_letters.write(letters)
+        self._require_lease()
+        await self._producer.begin()
+        end = 0
+        for batch in pack.batches:
+            end = await self._producer.append(batch)
+        self._require_lease()
+        await self._producer.commit()
+        self._spent = False
+        return end
+
+    async def close(self) -> None:
+        await self._producer.discard()
+
+    def _require_lease(self) -> None:
+        if not self._may_write():
+            raise Fenced("the lease could not be renewed in time")

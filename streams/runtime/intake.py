@@ -1,0 +1,266 @@
+"""Three intake topics to one list of commands, in the order taken, with the positions that its outcome covers.
+
+The topics have no order among each other; the order made here is the one that the journal records. It is by the
+broker's append time, membership first within a millisecond, except for what must wait:
+
+- a **Leave** until `frames` was read up to `frames_end`, so that a last answer is never overtaken by its sender's exit;
+- a **tick** of this writer until `turns` and `frames` were read to the ends that it names, so that no time-out fires
+  over a record that was there before it.
+
+What waits holds back the membership records behind it (their order is total), never the other two topics. The position
+of `membership` stays at the first held record, so that a restart reads it again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Sequence
+from itertools import groupby
+
+import msgspec
+
+from streams.core.clock import LogClock
+from streams.core.commands import (
+    ApplyList,
+    Command,
+    GatewayBehind,
+    GatewayExpired,
+    Join,
+    Leave,
+    Reject,
+    TimePassed,
+)
+from streams.fence.port import Positions
+from streams.runtime.codec import Codec, DeadLetter, Reason, Undecodable
+from streams.runtime.kafka import Polled, Record
+from streams.runtime.liveness import Liveness
+from streams.runtime.partitioning import partition_of
+from streams.runtime.signals import Goodbye, Heartbeat, Signal, Tick
+
+# So many membership records may wait behind one; then the topic is left unread until the head moves on.
+HELD_MAX = 4_000
+
+# Order of the topics within one millisecond of broker time.
+MEMBERSHIP, FRAMES, TURNS = range(3)
+Ranked = tuple[int, int, Record]
+
+
+class Batch(msgspec.Struct, gc=False):
+    """What one look at the intake came to. `absent`: conversations that are not in memory (or do not exist)."""
+
+    commands: list[Command]
+    absent: set[str]
+    letters: list[DeadLetter]
+    positions: Positions
+    traces: dict[int, bytes]
+    """`traceparent` header by index of the command that it came with."""
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """A membership record in its place: a command, a signal, or what could not be decoded."""
+
+    record: Record
+    content: Command | Signal | Undecodable
+
+
+class Intake:
+    """Turns what was polled into batches, for one writer epoch of one partition."""
+
+    def __init__(
+        self,
+        codec: Codec,
+        clock: LogClock,
+        liveness: Liveness,
+        *,
+        partition: int,
+        partitions: int,
+        worker: str,
+        writer_epoch: int,
+        positions: Positions,
+    ) -> None:
+        self._codec = codec
+        self._clock = clock
+        self._liveness = liveness
+        self._partition = partition
+        self._partitions = partitions
+        self._worker = worker
+        self._writer_epoch = writer_epoch
+        self._held: deque[Held] = deque()
+        self._suspect: Held | None = None
+        self._read = positions
+        self._batch = Batch([], set(), [], positions, {})
+
+    @property
+    def at(self) -> int:
+        """Log time now, ms."""
+        return self._clock.at
+
+    @property
+    def wants_membership(self) -> bool:
+        """Whether more membership records may be polled."""
+        return len(self._held) < HELD_MAX
+
+    def take(self, polled: Polled, resident: Container[str]) -> Batch:
+        """The commands of `polled`, and of what it no longer holds back. `resident`: conversations in memory."""
+        self._batch = batch = Batch([], set(), [], self._read, {})
+        if polled.turns and not (polled.frames or polled.membership):
+            self._keyed(polled.turns, self._codec.decode_turns, resident)
+        elif polled:
+            self._merge(polled, resident)
+        self._read = polled.read
+        self._release()
+        held = self._held[0].record.offset if self._held else self._read.membership
+        batch.positions = Positions(self._read.turns, self._read.frames, held)
+        return batch
+
+    def note_ends(self, ends: Positions) -> None:
+        """The ends of the topics, asked for just now. A Leave that has waited through two of them for an offset that
+        `frames` does not have would hold back its partition for ever: it is rejected."""
+        head = self._held[0] if self._held else None
+        if head is None or not isinstance(head.content, Leave) or head.content.frames_end <= ends.frames:
+            self._suspect = None
+        elif self._suspect is head:
+            reason = f"frames_end {head.content.frames_end} lies beyond the end of frames, {ends.frames}"
+            self._held[0] = Held(head.record, Undecodable(Reason.WRONG_SCHEMA, reason))
+        else:
+            self._suspect = head
+
+    # ------------------------------------------------------------------------------------------- keyed records
+    def _keyed(
+        self, records: Sequence[Record], decode: Callable[[Record, int], Command], resident: Container[str]
+    ) -> None:
+        batch, at = self._batch, self._clock.at
+        append = batch.commands.append
+        for record in records:
+            try:
+                command = decode(record, at)
+            except Undecodable as problem:
+                self._reject(record, problem)
+                continue
+            conversation_id: str = command.conversation_id  # type: ignore[attr-defined]  # every keyed command has it
+            if conversation_id not in resident and not self._belongs(record, conversation_id):
+                continue
+            if record.headers:
+                self._keep_trace(record)
+            append(command)
+
+    def _belongs(self, record: Record, conversation_id: str) -> bool:
+        """Whether a conversation that is not in memory lies in this partition at all; if so it must be looked for."""
+        home = partition_of(conversation_id, self._partitions)
+        if home == self._partition:
+            self._batch.absent.add(conversation_id)
+            return True
+        sentence = (
+            f"key {conversation_id!r} belongs to partition {home} (murmur2), the record lies in {self._partition}"
+        )
+        self._reject(record, Undecodable(Reason.WRONG_PARTITION, sentence))
+        return False
+
+    def _keep_trace(self, record: Record) -> None:
+        for name, value in record.headers:
+            if name == "traceparent":
+                self._batch.traces[len(self._batch.commands)] = value
+
+    def _reject(self, record: Record, problem: Undecodable) -> None:
+        origin = f"{record.topic}/{record.partition}/{record.offset}"
+        self._batch.letters.append(
+            DeadLetter(
+                error=problem.reason,
+                reason=str(problem),
+                origin=origin,
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                key=record.key,
+                value=record.value,
+                headers=tuple(record.headers),
+                at=record.timestamp,
+            )
+        )
+        reject = Reject(at=self._clock.at, timestamp=record.timestamp, origin=origin, reason=problem.reason)
+        self._batch.commands.append(reject)
+
+    # ---------------------------------------------------------------------------------------------- membership
+    def _merge(self, polled: Polled, resident: Container[str]) -> None:
+        """All three by append time; `self._read` follows, because held ones wait for it."""
+        ranked = [(record.timestamp, MEMBERSHIP, record) for record in polled.membership]
+        ranked += [(record.timestamp, FRAMES, record) for record in polled.frames]
+        ranked += [(record.timestamp, TURNS, record) for record in polled.turns]
+        ranked.sort(key=_by_time)
+        for topic, run in groupby(ranked, key=_by_topic):
+            records = [record for _, _, record in run]
+            end = records[-1].offset + 1
+            if topic == MEMBERSHIP:
+                self._held.extend(Held(record, self._membership(record)) for record in records)
+            elif topic == FRAMES:
+                self._keyed(records, self._codec.decode_frames, resident)
+                self._read = msgspec.structs.replace(self._read, frames=end)
+            else:
+                self._keyed(records, self._codec.decode_turns, resident)
+                self._read = msgspec.structs.replace(self._read, turns=end)
+            self._release()
+
+    def _membership(self, record: Record) -> Command | Signal | Undecodable:
+        try:
+            return self._codec.decode_membership(record, self._clock.at)
+        except Undecodable as problem:
+            return problem
+
+    def _release(self) -> None:
+        while self._held and not self._must_wait(self._held[0].content):
+            held = self._held.popleft()
+            if isinstance(held.content, Undecodable):
+                self._reject(held.record, held.content)
+            elif isinstance(held.content, Signal):
+                self._signal(held.content)
+            else:
+                self._command(held.content)
+
+    def _must_wait(self, content: Command | Signal | Undecodable) -> bool:
+        if isinstance(content, Leave):
+            return self._read.frames < content.frames_end
+        if isinstance(content, Tick) and self._is_mine(content):
+            return self._read.turns < content.turns_end or self._read.frames < content.frames_end
+        return False
+
+    def _is_mine(self, tick: Tick) -> bool:
+        return tick.writer_epoch == self._writer_epoch and tick.worker == self._worker
+
+    def _command(self, command: Command) -> None:
+        # Decoded when it arrived, decided now: what was held takes the log time of its release.
+        now = self._clock.at
+        if command.at != now:
+            command = msgspec.structs.replace(command, at=now)
+        if isinstance(command, Join | Leave | ApplyList):
+            self._liveness.heard(command.gateway, now)
+        self._batch.commands.append(command)
+
+    def _signal(self, signal: Signal) -> None:
+        at, commands = self._clock.at, self._batch.commands
+        match signal:
+            case Heartbeat(timestamp=timestamp, gateway=gateway, n=n, config_version=version):
+                self._liveness.heard(gateway, at)
+                commands.append(GatewayBehind(at=at, timestamp=timestamp, gateway=gateway, n=n, config_version=version))
+            case Goodbye(timestamp=timestamp, gateway=gateway):
+                self._liveness.forget(gateway)
+                commands.append(GatewayExpired(at=at, timestamp=timestamp, gateway=gateway, reason="stopped"))
+            case Tick() if self._is_mine(signal):
+                self._tick(signal.timestamp)
+            case _:  # a tick of an earlier writer: its time counts for nothing
+                pass
+
+    def _tick(self, timestamp: int) -> None:
+        if self._clock.tick(timestamp).restart:
+            self._liveness.restart(self._clock.at)
+        at = self._clock.at
+        for gateway in self._liveness.expired(at):
+            self._batch.commands.append(GatewayExpired(at=at, timestamp=timestamp, gateway=gateway))
+        self._batch.commands.append(TimePassed(at=at, timestamp=timestamp))
+
+
+def _by_time(ranked: Ranked) -> tuple[int, int]:
+    return ranked[0], ranked[1]
+
+
+def _by_topic(ranked: Ranked) -> int:
+    return ranked[1]

@@ -1,0 +1,149 @@
+"""What of a partition is in memory: all of its hot conversations, and as many idle ones as fit.
+
+An idle conversation leaves memory only after a checkpoint holds it, and comes back, together with the others that a
+batch names, in one query. A restart, a takeover and an eviction therefore give the same decisions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
+
+import msgspec
+
+from streams.core.commands import Command
+from streams.core.fold import conversation_of
+from streams.core.keys import restore_older
+from streams.core.state import KEY_LIFETIME_MS, Partition
+from streams.core.store import (
+    OverflowKey,
+    attach,
+    detach,
+    dump_conversation,
+    dump_partition,
+    is_hot,
+    load_conversation,
+    mark_stored,
+)
+from streams.fence.port import Checkpoint, Checkpoints, ConversationRow, KeyRow, Positions, Token
+
+# So many conversations are dumped before other partitions get the loop again: about 10 ms.
+DUMP_CHUNK = 500
+
+
+class Snapshot(msgspec.Struct, frozen=True, gc=False):
+    """A partition's state as of one lsn, in bytes: nothing of it changes while it is on its way to the store."""
+
+    checkpoint: Checkpoint
+    rows: Sequence[ConversationRow]
+    overflow: Mapping[str, Sequence[OverflowKey]]
+    """Per conversation, the keys that go into the table of older ones."""
+    conversations: frozenset[str]
+    """Whose rows are in it: those that changed since the snapshot before."""
+
+    @property
+    def keys(self) -> list[KeyRow]:
+        """`overflow` as rows."""
+        return [
+            KeyRow(name, key.key, key.seq, key.id, key.at, key.timestamp)
+            for name, keys in self.overflow.items()
+            for key in keys
+        ]
+
+
+class Memory:
+    """The state of one partition under one writer epoch, its loading, snapshots and evictions."""
+
+    def __init__(
+        self, state: Partition, checkpoints: Checkpoints, token: Token, *, stored_lsn: int, idle_max: int
+    ) -> None:
+        """`stored_lsn`: the checkpoint that this writer knows to be stored; 0: none."""
+        self.state = state
+        self.stored_lsn = stored_lsn
+        self._checkpoints = checkpoints
+        self._token = token
+        self._idle_max = idle_max
+        self._older: set[str] = set()
+        self._recent: frozenset[str] = frozenset()
+
+    async def load_hot(self) -> None:
+        """Bring in every conversation that must never be out of memory."""
+        if self.stored_lsn:
+            self._attach(await self._checkpoints.load_hot(self.state.partition, self._token, self.stored_lsn))
+
+    async def require(self, absent: Collection[str], commands: Iterable[Command] = ()) -> None:
+        """Have all that deciding needs: `absent` conversations that exist, older keys of those that commands name."""
+        partition, token, lsn = self.state.partition, self._token, self.stored_lsn
+        if absent and lsn:
+            rows = await self._checkpoints.load(partition, token, lsn, absent)
+            self._attach(rows.values())
+        if not self._older:
+            return
+        named = self._older.intersection(map(conversation_of, commands))
+        if named:
+            not_before = self.state.at - KEY_LIFETIME_MS
+            self._take_keys(named, await self._checkpoints.load_keys(partition, token, lsn, named, not_before))
+
+    async def snapshot(self, journal_offset: int, positions: Positions) -> Snapshot:
+        """The state as it is now. The partition must not be stepped meanwhile; other partitions get their turn."""
+        state = self.state
+        changed = frozenset(state.dirty)
+        rows: list[ConversationRow] = []
+        overflow: dict[str, Sequence[OverflowKey]] = {}
+        for index, conversation_id in enumerate(sorted(changed)):
+            conversation = state.conversations[conversation_id]
+            data, fallen = dump_conversation(conversation)
+            rows.append(ConversationRow(conversation_id, state.lsn, is_hot(conversation), data))
+            if fallen:
+                overflow[conversation_id] = fallen
+            if index % DUMP_CHUNK == DUMP_CHUNK - 1:
+                await asyncio.sleep(0)
+        state.dirty.clear()
+        checkpoint = Checkpoint(self._token, state.lsn, journal_offset, positions, dump_partition(state))
+        return Snapshot(checkpoint, rows, overflow, changed)
+
+    def failed(self, snapshot: Snapshot) -> None:
+        """The snapshot did not reach the store: what it held is to be stored with the next one."""
+        self.state.dirty |= snapshot.conversations
+
+    def stored(self, snapshot: Snapshot) -> int:
+        """The snapshot is in the store: its idle conversations may leave. Returns how many did.
+
+        Call it between batches only: what a batch found in memory must be there when it is decided.
+        """
+        self.stored_lsn = snapshot.checkpoint.lsn
+        for name, keys in snapshot.overflow.items():
+            mark_stored(self.state.conversations[name], keys)
+        used, self._recent = self._recent | snapshot.conversations, snapshot.conversations
+        return self._evict(used)
+
+    def _evict(self, used: Collection[str]) -> int:
+        """Drop idle conversations beyond the limit, those first that no snapshot but old ones held (second chance)."""
+        conversations, dirty = self.state.conversations, self.state.dirty
+        surplus = len(conversations) - self._idle_max
+        if surplus <= 0:
+            return 0
+        looked_at = list(islice(conversations, min(len(conversations), 2 * surplus + len(used))))
+        idle = [name for name in looked_at if name not in dirty and not is_hot(conversations[name])]
+        leaving = [name for name in idle if name not in used][:surplus]
+        leaving += [name for name in idle if name in used][: surplus - len(leaving)]
+        for name in leaving:
+            detach(self.state, name)
+            self._older.discard(name)
+        return len(leaving)
+
+    def _attach(self, rows: Iterable[ConversationRow]) -> None:
+        for row in rows:
+            conversation = load_conversation(row.state)
+            attach(self.state, conversation)
+            if conversation.older_keys:
+                self._older.add(row.conversation_id)
+
+    def _take_keys(self, conversations: Iterable[str], found: Sequence[KeyRow]) -> None:
+        of: dict[str, list[tuple[str, int, str, int, int]]] = {name: [] for name in conversations}
+        for row in found:
+            of[row.conversation_id].append((row.key, row.seq, row.id, row.at, row.timestamp))
+        for name, older in of.items():
+            restore_older(self.state.conversations[name], older)
+        self._older.difference_update(of)

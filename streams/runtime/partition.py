@@ -1,0 +1,285 @@
+"""The life of one partition at one worker, from its lease to the lease's end.
+
+                         ┌──────────────◀─────────────┐
+                         ▼                            │
+    lease ──────▶ ┌─────────────┐  replayed   ┌───────┴─────┐
+                  │   OPENING   │────────────▶│   RUNNING   │
+                  └─┬───▲───┬─┬─┘             └─┬─────┬───┬─┘
+       unrecoverable│   │   │ │fenced, doubt,   │     │   │stop
+                    │   │   │ │unavailable      │     │   ▼
+                    ▼   │   │ ▼                 │     │ ┌──────────┐
+         ┌─────────┐│   │ ┌─┴──────────┐        │     │ │ DRAINING │
+         │ STOPPED │◀───┼─│            │        │     │ └─┬──────┬─┘
+         └────┬────┘◀───┼─┼────────────┼────────┘     │   │      │
+              │         └─┤ BACKING_OFF│◀─────────────┘   │      │fenced
+              │stop       └─┬────────┬─┘                  │      │
+              ▼         stop│        │taken by another    │      ▼
+         ┌──────────┐◀──────┘        └──────────────────▶ │ ┌──────┐
+         │ RELEASED │◀────────────────────────────────────┘ │ LOST │
+         └──────────┘                                       └──────┘
+
+RELEASED and LOST are final. STOPPED keeps the lease, so that the partition does not wander from worker to worker with
+the same error: it is said loudly, counted, and shown as not ready, until an operator restarts the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import structlog
+from mode import Service
+
+from streams.fence.clock import monotonic_s
+from streams.fence.port import Fenced, FenceUnavailable, HeldBy, Lease
+from streams.runtime.kafka import Doubt, KafkaUnavailable, Unrecoverable
+from streams.runtime.ports import Ports
+from streams.runtime.writer import StaleLeases, Writer
+
+log = structlog.get_logger(__name__)
+
+# Pauses between writer epochs: 0.1, 0.2, 0.4 … 12.8 s; half of each is random, so that two workers fall out of step.
+BACKOFF_FIRST_S = 0.1
+BACKOFF_DOUBLINGS = 7
+# An epoch that ran for so long was a good one: the next pause is the first again.
+GOOD_EPOCH_S = 30.0
+
+
+class PartitionState(StrEnum):
+    """Where a partition is in its life at this worker; see the picture above."""
+
+    OPENING = "opening"
+    RUNNING = "running"
+    BACKING_OFF = "backing_off"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    RELEASED = "released"
+    LOST = "lost"
+
+
+S = PartitionState
+TRANSITIONS: Mapping[PartitionState, frozenset[PartitionState]] = {
+    S.OPENING: frozenset({S.RUNNING, S.BACKING_OFF, S.STOPPED}),
+    S.RUNNING: frozenset({S.DRAINING, S.BACKING_OFF, S.STOPPED}),
+    S.BACKING_OFF: frozenset({S.OPENING, S.RELEASED, S.LOST}),
+    S.DRAINING: frozenset({S.RELEASED, S.LOST}),
+    S.STOPPED: frozenset({S.RELEASED}),
+    S.RELEASED: frozenset(),
+    S.LOST: frozenset(),
+}
+FINAL = frozenset({S.RELEASED, S.LOST})
+
+
+class Sequencer(Service):
+    """Runs one partition under one lease: one writer epoch after the other until it is told to stop or loses it."""
+
+    mundane_level = "debug"
+
+    def __init__(self, lease: Lease, ports: Ports, *, drain_s: float, **kwargs: Any) -> None:
+        """`drain_s`: how long `stop` waits for the batch in hand, the last checkpoint and the hand-back."""
+        super().__init__(**kwargs)
+        self.lease = lease
+        self.phase = S.OPENING
+        self.since = time.monotonic()
+        """When it entered `phase`."""
+        self.reason = ""
+        """Why it stopped or backs off."""
+        self._ports = ports
+        self._drain_s = drain_s
+        self._leaving = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._lost: str | None = None
+        self._failures = 0
+        self._claimed_at = time.monotonic()
+        self._show()
+
+    @property
+    def partition(self) -> int:
+        return self.lease.partition
+
+    @property
+    def over(self) -> bool:
+        """Whether it reached its end and may be forgotten."""
+        return self.phase in FINAL
+
+    def lose(self, lease: Lease, why: str) -> None:
+        """The lease is not ours any more: an idle writer, which would find out at its next write only, stands down."""
+        if lease == self.lease:
+            self._lost = why
+
+    def leave(self) -> None:
+        """Ask it to finish its batch, store a checkpoint and hand its lease back. Returns at once."""
+        self._leaving.set()
+
+    async def on_stop(self) -> None:
+        """Leave, within the drain budget."""
+        self.leave()
+        try:
+            async with asyncio.timeout(self._drain_s):
+                await self._ended.wait()
+        except TimeoutError:
+            log.warning("partition not drained in time", partition=self.partition, phase=self.phase)
+
+    @Service.task
+    async def _live(self) -> None:
+        try:
+            while not self.over:
+                await self._epoch()
+        finally:
+            self._ended.set()
+
+    # -------------------------------------------------------------------------------------------- one writer epoch
+    async def _epoch(self) -> None:
+        """From OPENING through one writer epoch to the next OPENING, or to the end."""
+        writer = Writer(self.lease, self._ports)
+        problem: Exception | None = None
+        try:
+            await self._run(writer)
+        except Exception as error:  # noqa: BLE001 -- each kind has its way out below, the unknown one too
+            problem = error
+        finally:
+            await writer.close()
+        if problem is None:
+            await self._release()
+        elif self.phase is S.DRAINING:
+            await self._after_failed_drain(problem)
+        elif isinstance(problem, Unrecoverable):
+            await self._stop_here(problem)
+        else:
+            await self._back_off(problem)
+
+    async def _run(self, writer: Writer) -> None:
+        await writer.open()
+        self._enter(S.RUNNING)
+        self._ports.metrics.takeovers.inc()
+        self._ports.metrics.takeover_seconds.observe(time.monotonic() - self._claimed_at)
+        log.info("partition open", partition=self.partition, writer_epoch=self.lease.token.writer_epoch)
+        ticking = asyncio.create_task(self._tick(writer))
+        try:
+            while not self._leaving.is_set():
+                await writer.turn()
+                if self._lost is not None:
+                    raise Fenced(self._lost)
+                if ticking.done():
+                    ticking.result()
+            self._enter(S.DRAINING)
+        finally:
+            ticking.cancel()
+            await asyncio.wait({ticking})
+        await writer.drain()
+
+    async def _tick(self, writer: Writer) -> None:
+        """One tick a period, one in flight; a late one is not made up for."""
+        while True:
+            await asyncio.sleep(self._ports.limits.tick_ms / 1000)
+            try:
+                await writer.tick()
+            except (KafkaUnavailable, FenceUnavailable) as error:
+                # No tick, no time: nothing expires meanwhile, and the next batch meets the same trouble.
+                log.warning("no tick", partition=self.partition, error=str(error))
+
+    # ---------------------------------------------------------------------------------------------- how it ended
+    async def _release(self) -> None:
+        if self.phase is not S.DRAINING:
+            raise AssertionError(f"an epoch ended well in {self.phase}")
+        await self._hand_back()
+        self._enter(S.RELEASED)
+
+    async def _after_failed_drain(self, problem: Exception) -> None:
+        """Everything committed is in the journal; only the checkpoint, and with it a fast takeover, is missing."""
+        log.warning("drained without a last checkpoint", partition=self.partition, error=str(problem))
+        if isinstance(problem, Fenced):
+            self._ports.keeper.forget(self.partition)
+            self._enter(S.LOST, str(problem))
+            return
+        await self._hand_back()
+        self._enter(S.RELEASED)
+
+    async def _stop_here(self, problem: Unrecoverable) -> None:
+        self._enter(S.STOPPED, str(problem))
+        log.error("partition stopped: an operator must look", partition=self.partition, error=str(problem))
+        await self._leaving.wait()
+        await self._hand_back()
+        self._enter(S.RELEASED)
+
+    async def _back_off(self, problem: Exception) -> None:
+        """Wait, then make sure of the lease and take a new epoch from it: each InitProducerId has its own."""
+        if self.phase is S.RUNNING and time.monotonic() - self.since > GOOD_EPOCH_S:
+            self._failures = 0
+        self._enter(S.BACKING_OFF, f"{type(problem).__name__}: {problem}")
+        self._count(problem)
+        above = problem.highest if isinstance(problem, StaleLeases) else 0
+        while self.phase is S.BACKING_OFF:
+            pause = BACKOFF_FIRST_S * 2 ** min(self._failures, BACKOFF_DOUBLINGS)
+            self._failures += 1
+            await self._pause(pause * (0.5 + random.random() / 2))  # noqa: S311 -- jitter
+            if self._leaving.is_set():
+                await self._hand_back()
+                self._enter(S.RELEASED)
+                return
+            try:
+                await self._renew(above)
+            except (Fenced, FenceUnavailable) as error:
+                self.reason = f"{type(error).__name__}: {error}"
+                log.warning("no new epoch yet", partition=self.partition, error=str(error))
+
+    async def _renew(self, above: int) -> None:
+        asked_at = monotonic_s()
+        claimed = await self._ports.leases.claim(self.partition)
+        if isinstance(claimed, HeldBy):
+            self._ports.keeper.forget(self.partition)
+            self._enter(S.LOST, f"{claimed.worker} has it, at writer epoch {claimed.writer_epoch}")
+            return
+        if claimed.token.writer_epoch <= max(above, self.lease.token.writer_epoch):
+            claimed = await self._ports.leases.next_epoch(claimed, above)
+        self._ports.keeper.watch(claimed, asked_at)
+        self.lease, self._lost, self._claimed_at = claimed, None, time.monotonic()
+        self._enter(S.OPENING)
+
+    def _count(self, problem: Exception) -> None:
+        metrics, about = self._ports.metrics, {"partition": self.partition, "error": str(problem)}
+        match problem:
+            case Fenced():
+                metrics.fenced.inc()
+                log.warning("fenced: standing down", **about)
+            case Doubt():
+                metrics.doubts.inc()
+                log.warning("in doubt: starting over with a new epoch", **about)
+            case StaleLeases():
+                metrics.stale_leases.inc()
+                log.error("the lease store is behind the journal: was it restored?", **about)
+            case KafkaUnavailable() | FenceUnavailable():
+                log.warning("cannot go on now", **about)
+            case _:
+                log.error("unexpected error: starting over", partition=self.partition, exc_info=problem)
+
+    async def _hand_back(self) -> None:
+        self._ports.keeper.forget(self.partition)
+        try:
+            await self._ports.leases.hand_back(self.lease)
+        except FenceUnavailable as error:
+            log.warning("lease not handed back, it will expire", partition=self.partition, error=str(error))
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._leaving.wait()
+        except TimeoutError:
+            return
+
+    def _enter(self, phase: PartitionState, reason: str = "") -> None:
+        if phase not in TRANSITIONS[self.phase]:
+            raise AssertionError(f"partition {self.partition}: no way from {self.phase} to {phase}")
+        self._ports.metrics.state.remove(str(self.partition), self.phase)
+        self.phase, self.reason, self.since = phase, reason, time.monotonic()
+        if phase in FINAL:
+            self._ports.metrics.forget(self.partition)
+        else:
+            self._show()
+
+    def _show(self) -> None:
+        self._ports.metrics.state.labels(str(self.partition), self.phase).set(1)

@@ -1,0 +1,58 @@
+"""All that a sequencer works with, wired once per process and handed down; tests hand down fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from streams.fence.port import Checkpoints, Lease, Leases
+from streams.runtime.codec import Codec
+from streams.runtime.commit import DeadLetters
+from streams.runtime.kafka import IntakeSource, JournalProducer, JournalReader, Outbox
+from streams.runtime.metrics import WorkerMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The settings that sequencers follow; names and units as in `streams.settings`."""
+
+    batch_max: int
+    tick_ms: int
+    member_ttl_ms: int
+    checkpoint_every_ms: int
+    checkpoint_every_events: int
+    idle_conversations_max: int
+
+
+class LeaseKeeper(Protocol):
+    """Renews leases in the background and knows how long each is good; `streams.fence.heartbeat` is one."""
+
+    def watch(self, lease: Lease, asked_at: float) -> None:
+        """Renew it from now on. `asked_at`: `monotonic_s()` from before it was claimed or confirmed."""
+
+    def forget(self, partition: int) -> None:
+        """Renew it no more: called before it is handed back, and once it is lost."""
+
+    def may_write(self, lease: Lease) -> bool:
+        """Whether a write under this very lease is still allowed, by a clock that began before it was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """One worker's access to the outside. The callables make a new thing for each writer epoch of a partition."""
+
+    worker: str
+    partitions: int
+    membership_topic: str
+    limits: Limits
+    leases: Leases
+    checkpoints: Checkpoints
+    codec: Codec
+    outbox: Outbox
+    dead_letters: DeadLetters
+    new_producer: Callable[[int], JournalProducer]
+    new_reader: Callable[[int], JournalReader]
+    new_intake: Callable[[int], IntakeSource]
+    keeper: LeaseKeeper
+    metrics: WorkerMetrics

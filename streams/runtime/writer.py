@@ -1,0 +1,275 @@
+"""One writer epoch of one partition: opened in the claim order, ended by its first doubt, then thrown away whole.
+
+Claim order, after the advisory lock and the lease with its new epoch, which the worker has by then:
+
+    (1) InitProducerId       the last holder's transactions fail from here on, its open one is aborted
+    (2) checkpoint token     its snapshots are refused from here on
+    (3) checkpoint, hot rows
+    (4) replay               the journal from there to its high watermark, not merely to the last stable offset
+    (5) lease confirmed      nobody took over during the replay
+    (6) WriterOpened         the first event of this epoch
+
+A writer that was opened decides batches in the commit order (see `commit`). Any error ends it: the state in memory may
+be ahead of the journal, so nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import NamedTuple
+
+import structlog
+
+from streams.core.clock import LogClock
+from streams.core.commands import CommitBatch, OpenWriter
+from streams.core.events import Entry
+from streams.core.fold import evolve, step
+from streams.core.state import KEY_LIFETIME_MS, ImpossibleEvent, Partition
+from streams.core.store import load_partition
+from streams.fence.clock import monotonic_s
+from streams.fence.port import FenceUnavailable, Lease, Positions
+from streams.runtime.codec import Undecodable
+from streams.runtime.commit import Committer
+from streams.runtime.intake import Batch, Intake
+from streams.runtime.journal import pack_entries, replay
+from streams.runtime.kafka import Unrecoverable, closed
+from streams.runtime.liveness import Liveness
+from streams.runtime.memory import Memory, Snapshot
+from streams.runtime.ports import Ports
+from streams.runtime.signals import Tick
+
+log = structlog.get_logger(__name__)
+
+# How long one look at an empty intake waits, and with it how soon an idle writer notices that it should drain.
+POLL_WAIT_MS = 200
+
+
+class StaleLeases(Exception):
+    """The journal has a writer epoch that the lease store has not given yet: it was restored, or failed over."""
+
+    def __init__(self, highest: int) -> None:
+        super().__init__(f"the journal holds writer epoch {highest}; the lease store gave no higher one")
+        self.highest = highest
+
+
+class Saving(NamedTuple):
+    """A checkpoint on its way to the store."""
+
+    snapshot: Snapshot
+    task: asyncio.Task[None]
+
+
+class Writer:
+    """One writer epoch. `open` it, call `turn` for as long as it goes well, `close` it in any case."""
+
+    def __init__(self, lease: Lease, ports: Ports) -> None:
+        self.lease = lease
+        self._ports = ports
+        self._partition = lease.partition
+        self._token = lease.token
+        self._committer = Committer(
+            ports.new_producer(lease.partition), ports.dead_letters, lambda: ports.keeper.may_write(lease)
+        )
+        self._source = ports.new_intake(lease.partition)
+        self._memory: Memory
+        self._intake: Intake
+        self._positions = Positions()
+        self._journal_offset = 0
+        self._saving: Saving | None = None
+        self._saved_at = time.monotonic()
+        self._saved_positions = Positions()
+
+    # ---------------------------------------------------------------------------------------------- claim order
+    async def open(self) -> None:
+        """Steps 1 to 6 of the claim order. Raises `Fenced`, `Doubt`, `StaleLeases`, `Unrecoverable`, or that Kafka or
+        Postgres cannot be asked; after any of them only `close` may follow."""
+        await self._committer.open()
+        state = await self._load()
+        await self._replay(state)
+        if state.writer_epoch >= self._token.writer_epoch:
+            raise StaleLeases(state.writer_epoch)
+        asked_at = monotonic_s()
+        await self._ports.leases.confirm(self.lease)
+        self._ports.keeper.watch(self.lease, asked_at)
+        self._positions = Positions(state.turns, state.frames, state.membership)
+        if state.lsn == self._memory.stored_lsn:
+            # An idle partition's checkpoint knows positions that no batch has carried into the journal.
+            self._positions = self._saved_positions
+        await self._source.open(self._positions)
+        clock, liveness = LogClock(state.at), Liveness(self._ports.limits.member_ttl_ms)
+        self._intake = Intake(
+            self._ports.codec,
+            clock,
+            liveness,
+            partition=self._partition,
+            partitions=self._ports.partitions,
+            worker=self._token.worker,
+            writer_epoch=self._token.writer_epoch,
+            positions=self._positions,
+        )
+        # The broker's time of the first tick is the one of WriterOpened; a new partition's log time starts with it.
+        timestamp = await self.tick()
+        clock.tick(timestamp)
+        liveness.restart(clock.at, state.gateways)
+        opened = OpenWriter(
+            at=clock.at, timestamp=timestamp, writer_epoch=self._token.writer_epoch, worker=self._token.worker
+        )
+        entries = step(state, opened, self._token.writer_epoch)
+        await self._commit(Batch([opened], set(), [], self._positions, {}), entries)
+
+    async def _load(self) -> Partition:
+        """Steps 2 and 3: my token in the checkpoint's row, then what it holds."""
+        stored = await self._ports.checkpoints.take(self._partition, self._token)
+        if stored is None:
+            state = Partition(self._partition)
+        else:
+            state = load_partition(stored.state, self._partition)
+            self._journal_offset, self._saved_positions = stored.journal_offset, stored.positions
+        self._memory = Memory(
+            state,
+            self._ports.checkpoints,
+            self._token,
+            stored_lsn=state.lsn,
+            idle_max=self._ports.limits.idle_conversations_max,
+        )
+        await self._memory.load_hot()
+        return state
+
+    async def _replay(self, state: Partition) -> None:
+        """Step 4. The checkpoint must lie within the journal: ahead of it or before its start is a stop."""
+        reader = self._ports.new_reader(self._partition)
+        try:
+            await reader.open(self._journal_offset)
+            async for entries, offset in replay(reader, self._ports.codec, self._journal_offset):
+                named = {entry.event.conversation_id for entry in entries}
+                await self._memory.require({name for name in named if name and name not in state.conversations})
+                for entry in entries:
+                    evolve(state, entry)
+                self._journal_offset = offset
+        except (ImpossibleEvent, Undecodable) as error:
+            raise Unrecoverable(f"the journal does not continue the checkpoint: {error}") from error
+        finally:
+            await closed(reader)
+
+    # --------------------------------------------------------------------------------------------- commit order
+    async def turn(self) -> int:
+        """One round of the commit order, then a checkpoint if one is due. Returns how many records were polled."""
+        self._look_at_save()
+        polled = await self._source.poll(
+            self._ports.limits.batch_max, POLL_WAIT_MS, membership=self._intake.wants_membership
+        )
+        state = self._memory.state
+        batch = self._intake.take(polled, state.conversations)
+        self._positions = batch.positions
+        if batch.commands:
+            await self._memory.require(batch.absent, batch.commands)
+            entries = self._decided(state, batch)
+            if entries:
+                await self._commit(batch, entries)
+        await self._save_if_due()
+        return len(polled)
+
+    def _decided(self, state: Partition, batch: Batch) -> list[Entry]:
+        """Step 2. `batch.traces` is rewritten from the index of a command to that of its first entry."""
+        epoch = self._token.writer_epoch
+        entries: list[Entry] = []
+        if batch.traces:
+            traces, batch.traces = batch.traces, {}
+            for index, command in enumerate(batch.commands):
+                if index in traces:
+                    batch.traces[len(entries)] = traces[index]
+                entries += step(state, command, epoch)
+        else:
+            for command in batch.commands:
+                entries += step(state, command, epoch)
+        return entries
+
+    async def _commit(self, batch: Batch, entries: list[Entry]) -> None:
+        """Steps 3 to 6. A batch that decided nothing never comes here: its positions go with the next one."""
+        state, covered = self._memory.state, batch.positions
+        end = CommitBatch(
+            at=self._intake.at,
+            timestamp=batch.commands[-1].timestamp,
+            turns=covered.turns,
+            frames=covered.frames,
+            membership=covered.membership,
+        )
+        entries += step(state, end, self._token.writer_epoch)
+        pack = self._committer.new_pack()
+        pack_entries(pack, self._ports.codec, entries, batch.traces)
+        began = time.perf_counter()
+        self._journal_offset = await self._committer.commit(pack, batch.letters)
+        self._ports.metrics.batch(entries, len(batch.commands), time.perf_counter() - began)
+
+    # -------------------------------------------------------------------------------------------------- the clock
+    async def tick(self) -> int:
+        """Write a tick with the ends of the topics as they are now. Returns the broker's time of it, ms."""
+        ends = await self._source.ends()
+        self._intake.note_ends(ends)
+        tick = Tick(
+            worker=self._token.worker,
+            writer_epoch=self._token.writer_epoch,
+            turns_end=ends.turns,
+            frames_end=ends.frames,
+        )
+        value = self._ports.codec.encode_command(tick)
+        metrics = self._ports.metrics
+        metrics.positions(self._partition, self._positions, ends)
+        metrics.checkpoint_age.labels(str(self._partition)).set(time.monotonic() - self._saved_at)
+        metrics.conversations.labels(str(self._partition)).set(len(self._memory.state.conversations))
+        return await self._ports.outbox.send(self._ports.membership_topic, self._partition, value)
+
+    # ----------------------------------------------------------------------------------------------- checkpoints
+    async def drain(self) -> None:
+        """The last checkpoint, so that the next owner has next to nothing to replay. No `turn` may follow."""
+        if self._saving is not None:
+            await asyncio.wait({self._saving.task})
+        self._look_at_save()
+        await self._save(await self._snapshot())
+
+    async def _save_if_due(self) -> None:
+        """Start a checkpoint in the background of the next batches; one at a time, always of what is committed."""
+        if self._saving is not None:
+            return
+        limits = self._ports.limits
+        events = self._memory.state.lsn - self._memory.stored_lsn
+        waited_ms = (time.monotonic() - self._saved_at) * 1000
+        moved = events > 0 or self._positions != self._saved_positions
+        if events >= limits.checkpoint_every_events or (moved and waited_ms >= limits.checkpoint_every_ms):
+            snapshot = await self._snapshot()
+            self._saving = Saving(snapshot, asyncio.create_task(self._save(snapshot)))
+
+    async def _snapshot(self) -> Snapshot:
+        return await self._memory.snapshot(self._journal_offset, self._positions)
+
+    async def _save(self, snapshot: Snapshot) -> None:
+        before = self._intake.at - KEY_LIFETIME_MS
+        await self._ports.checkpoints.save(self._partition, snapshot.checkpoint, snapshot.rows, snapshot.keys, before)
+
+    def _look_at_save(self) -> None:
+        """Between two batches: what the checkpoint in the background came to. `Fenced`: this writer is a zombie."""
+        if self._saving is None or not self._saving.task.done():
+            return
+        saving, self._saving = self._saving, None
+        self._saved_at = time.monotonic()
+        try:
+            saving.task.result()
+        except FenceUnavailable as error:
+            # The lease ends before this becomes a problem of memory; until then the next one holds what this one did.
+            log.warning("checkpoint not stored", partition=self._partition, error=str(error))
+            self._memory.failed(saving.snapshot)
+            return
+        self._saved_positions = saving.snapshot.checkpoint.positions
+        self._ports.metrics.evictions.inc(self._memory.stored(saving.snapshot))
+        self._ports.metrics.checkpoints.inc()
+
+    async def close(self) -> None:
+        """End the epoch: nothing of it is written from here on, nothing of its memory is kept."""
+        if self._saving is not None:
+            task = self._saving.task
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.info("the last checkpoint was not stored", partition=self._partition, error=str(error))
+        await closed(self._committer, self._source)
