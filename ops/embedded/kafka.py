@@ -10,7 +10,7 @@ import signal
 import tempfile
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -158,16 +158,22 @@ def _download(work: Path, progress: Callable[[str], None]) -> Path:
         environment = EnvironmentBuilder(context, cache_dir=work / "environments").from_endpoint(ENDPOINT)
     except Exception as error:  # jgo's own, requests' and the parser's errors share no base class
         raise StackUnavailable(f"Kafka could not be downloaded from Maven Central: {error}") from error
-    jars = work / "jars"
-    jars.mkdir()
-    for jar in environment.all_jars:
-        with zipfile.ZipFile(jar) as archive:
-            if (broken := archive.testzip()) is not None:
-                raise StackUnavailable(
-                    f"Kafka's {jar.name} arrived damaged ({broken}): start again to repeat the download"
-                )
-        shutil.copyfile(jar, jars / jar.name)
-    return jars
+    return copy_whole(environment.all_jars, work / "jars")
+
+
+def copy_whole(jars: Iterable[Path], target: Path) -> Path:
+    """Copy `jars` into the new folder `target`; `StackUnavailable` when one of them is cut short or damaged."""
+    target.mkdir()
+    for jar in jars:
+        try:
+            with zipfile.ZipFile(jar) as archive:
+                broken = archive.testzip()
+        except zipfile.BadZipFile as error:
+            broken = str(error)
+        if broken is not None:
+            raise StackUnavailable(f"Kafka's {jar.name} arrived damaged ({broken}): start again to repeat the download")
+        shutil.copyfile(jar, target / jar.name)
+    return target
 
 
 class _Meter:

@@ -127,12 +127,13 @@ def _programs(account: pwd.struct_passwd | None) -> Path:
     site = Path(str(wheel.locate_file("")))
     if not (site / PROGRAMS / "postgres").exists():
         raise StackUnavailable(f"the installed wheel {WHEEL} {wheel.version} has no PostgreSQL {MAJOR}")
-    if account is None or _open_to_all(site / PROGRAMS / "postgres"):
+    if account is None or open_to_all(site / PROGRAMS / "postgres"):
         return site / PROGRAMS
     return _copy_for_all(site, wheel.version) / PROGRAMS
 
 
-def _open_to_all(program: Path) -> bool:
+def open_to_all(program: Path) -> bool:
+    """Whether every user of the machine may run `program`: it and all folders above it are open to them."""
     real = program.resolve()
     readable = real.stat().st_mode & (stat.S_IROTH | stat.S_IXOTH) == stat.S_IROTH | stat.S_IXOTH
     return readable and all(folder.stat().st_mode & stat.S_IXOTH for folder in real.parents)
