@@ -124,6 +124,8 @@ def _assign(
     id_ = conversation.id
     owners = conversation.owners
     if conversation.plan is plan and joined_group is None:  # chosen before, by all members, and nothing changed since
+        if (only := plan.only) is not None:
+            return (Assignment(only, owners[only], f"{id_}/{seq}/{only}"),)
         return tuple([Assignment(g.id, owners[g.id], f"{id_}/{seq}/{g.id}") for g in plan.groups])
     assigned = []
     for group in plan.groups:

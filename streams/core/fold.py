@@ -71,6 +71,7 @@ from streams.core.events import (
     Unknown,
     WriterOpened,
 )
+from streams.core.fast import step_turn
 from streams.core.frames import decide_frame, evolve_frame
 from streams.core.membership import (
     decide_config,
@@ -246,6 +247,8 @@ def _touch(state: Partition, conversation: Conversation, entry: Entry) -> None:
 
 def step(state: Partition, command: Command, writer_epoch: int) -> list[Entry]:
     """Decide the command and evolve what it came to; the entries, for the journal."""
+    if type(command) is CommitTurn and (turn := step_turn(state, command, writer_epoch)) is not None:
+        return [turn]
     entries = []
     lsn = state.lsn
     at = command.at

@@ -7,9 +7,13 @@ the command only, not at what happens to be in memory, so that an eviction or a 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from streams.core.events import Duplicate
 from streams.core.state import KEY_LIFETIME_MS, KEYS_IN_ROW, Conversation, KeyRecord
+
+_FORGET_EVERY: Final = 16
+"""Keys that no longer count are looked for once in so many new ones; `find` does not depend on it."""
 
 
 def find(conversation: Conversation, key: str, at: int) -> KeyRecord | None:
@@ -26,7 +30,7 @@ def take(conversation: Conversation, key: str, seq: int, id_: str, at: int, time
     issued = conversation.keys_issued = conversation.keys_issued + 1
     keys.pop(key, None)  # one too old to count may still lie there; the new one takes its place in the order
     keys[key] = KeyRecord(seq, id_, at, timestamp, issued)
-    if len(keys) > KEYS_IN_ROW:
+    if issued % _FORGET_EVERY == 0 and issued > KEYS_IN_ROW:
         _forget_old(conversation, at)
 
 

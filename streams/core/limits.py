@@ -53,12 +53,19 @@ def problem_of_ids(fields: tuple[tuple[str, str | None], ...]) -> tuple[RefusedR
 
 def problem_of_turn(turn: Turn) -> tuple[RefusedReason, str] | None:
     """Why this turn cannot be stored, naming field and rule; None: it can."""
-    everything = (
-        f"{turn.id}{turn.sender}{turn.channel}{turn.type}{turn.key}{turn.client_id}{turn.text}{turn.key_id}"
-        f"{turn.data}{turn.metadata}{turn.meta}{turn.reply_to}"
-    )
-    if _small_and_storable(everything) and turn.id and turn.sender and turn.type and turn.key != "":
-        return None
+    if turn.id and turn.sender and turn.type and turn.key != "" and turn.client_id != "":
+        everything = f"{turn.id}{turn.sender}{turn.channel}{turn.type}{turn.key}{turn.text}"
+        if (
+            turn.data is not None
+            or turn.metadata is not None
+            or turn.meta is not None
+            or turn.client_id is not None
+            or turn.reply_to is not None
+            or turn.key_id is not None
+        ):
+            everything += f"{turn.data}{turn.metadata}{turn.meta}{turn.client_id}{turn.reply_to}{turn.key_id}"
+        if _small_and_storable(everything):
+            return None
     ids = (("id", turn.id), ("sender", turn.sender), ("channel", turn.channel), ("type", turn.type), ("key", turn.key))
     return problem_of_ids((*ids, ("client_id", turn.client_id))) or _problem_of_content(turn)
 
@@ -77,7 +84,11 @@ def problem_of_frame(frame: Frame) -> tuple[RefusedReason, str] | None:
 
 def _small_and_storable(everything: str) -> bool:
     """All strings of a record in one look, which most records pass: none of them can break a rule when this holds."""
-    return len(everything) <= ID_MAX_CHARACTERS and not _unstorable(everything)
+    return (
+        len(everything) <= ID_MAX_CHARACTERS
+        and "\0" not in everything
+        and (everything.isascii() or not _unstorable(everything))
+    )
 
 
 def _problem_of_content(record: Turn | Frame) -> tuple[RefusedReason, str] | None:

@@ -72,6 +72,8 @@ class Plan(msgspec.Struct, eq=False):
     """The agent channels without any member."""
     settled_at: int
     """From here on every member of these groups is eligible."""
+    only: str | None = None
+    """The group, when there is just one: the common case, worth a short way."""
 
 
 class UnreadableConfig(ValueError):
@@ -122,5 +124,8 @@ def _make_plan(state: Partition, channel: str) -> Plan | None:
         else:
             waiting.append(to)
     return Plan(
-        groups=tuple(groups), waiting=tuple(waiting), settled_at=max((group.settled_at for group in groups), default=0)
+        groups=tuple(groups),
+        waiting=tuple(waiting),
+        settled_at=max((group.settled_at for group in groups), default=0),
+        only=groups[0].id if len(groups) == 1 else None,
     )

@@ -43,7 +43,7 @@ from streams.core.events import (
     RunStarted,
     RunStatus,
 )
-from streams.core.ids import message_id
+from streams.core.ids import channel_of_group, message_id
 from streams.core.state import (
     ENDED_RUNS_KEPT,
     Conversation,
@@ -107,7 +107,7 @@ def close_open_work(draft: Draft, conversation: Conversation, run: Run) -> tuple
                 seq=seq,
                 frame=frame,
                 sender=SYSTEM,
-                channel=run.channel,
+                channel=channel_of_group(run.group),
                 group=run.group,
                 member=run.member or "",
                 run_id=run.id,
@@ -175,7 +175,7 @@ def lose_owner(
     `to` None: the group is empty; the run waits unless it is to end anyway, or `can_wait` is False (a group that cannot have
     another member). What is open stays open while it waits, for the member's process may come back and go on.
     """
-    settings = state.config.channel(run.channel)
+    settings = state.config.channel(channel_of_group(run.group))
     if settings.on_owner_loss == FAIL:
         end(draft, conversation, run, RunStatus.OWNER_GONE, "owner_gone")
     elif is_answered(run):
@@ -203,7 +203,7 @@ def due(state: Partition, run: Run) -> int | None:
     """
     if run.member is None:
         return None
-    settings = state.config.channel(run.channel)
+    settings = state.config.channel(channel_of_group(run.group))
     if run.adopted_at:
         return max(run.adopted_at, state.restarted_at) + settings.adopt_ms
     progress = run.progress
@@ -292,7 +292,7 @@ def open_run(
     group: str,
     member: str | None,
 ) -> Run:
-    run = Run(run_id, turn_seq, turn_id, group, group.partition("/")[0], member)
+    run = Run(run_id, turn_seq, turn_id, group, member)
     conversation.runs[run_id] = run
     hold(state, conversation, run)
     return run

@@ -96,7 +96,6 @@ class Run(msgspec.Struct, array_like=True):
     turn_seq: int
     turn_id: str
     group: str
-    channel: str
     member: str | None
     """None: the group has no member; it waits for the next one."""
     epoch: int = 1
