@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import psycopg
@@ -153,10 +155,15 @@ def test_what_was_half_made_is_made_anew(tmp_path: Path) -> None:
 def test_a_stale_pid_file_with_the_number_of_a_living_process_stops_nothing(tmp_path: Path) -> None:
     with ops.embedded.start(tmp_path) as first:
         note(first, "1")
-    # Pid 1 always lives: PostgreSQL by itself would refuse to start.
-    (tmp_path / "postgres" / "data" / "postmaster.pid").write_text("1\n/nowhere\n0\n5432\n\n127.0.0.1\n")
-    with ops.embedded.start(tmp_path) as second:
-        assert note(second, "2") == ["1", "2"]
+    # PostgreSQL by itself takes any living process of its own user for a server, and refuses to start.
+    user = "nobody" if os.geteuid() == 0 else None
+    with subprocess.Popen(["sleep", "60"], user=user) as bystander:
+        pid_file = f"{bystander.pid}\n/nowhere\n0\n5432\n\n127.0.0.1\n"
+        (tmp_path / "postgres" / "data" / "postmaster.pid").write_text(pid_file)
+        with ops.embedded.start(tmp_path) as second:
+            assert note(second, "2") == ["1", "2"]
+        assert bystander.poll() is None
+        bystander.kill()
 
 
 def test_a_port_that_someone_else_takes_first_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
