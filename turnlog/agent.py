@@ -73,6 +73,7 @@ class Agent:
         self._flush_every = flush_every
         self._handler: Callable[[Turn, Reply], Answer] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._on_ready: Callable[[], None] | None = None
         self._link = Link(
             [base_url(each) for each in urls],
             _token_source(channel_secret, token, get_token),
@@ -93,8 +94,17 @@ class Agent:
         self._handler = _with_reply(handler)
         return handler
 
-    async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, `stop()`, or a refusal for good (`Unauthorized`); then drain and return."""
+    @property
+    def member(self) -> str | None:
+        """Id under which the log knows this process now, as a member of its group; another one after a reconnect."""
+        return self._link.connection
+
+    async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
+        """Serve until SIGTERM or SIGINT, `stop()`, or a refusal for good (`Unauthorized`); then drain and return.
+
+        `on_ready` is called once, when a gateway has welcomed this process: where a supervisor is to be told.
+        """
+        self._on_ready = on_ready
         stopping: list[asyncio.Task[None]] = []
         with _signals(lambda: stopping.append(asyncio.create_task(self.stop()))):
             await self.start(wait=False)
@@ -147,6 +157,9 @@ class Agent:
 
     async def welcomed(self) -> None:
         """On each new connection: say what is in hand, and send again what nobody acknowledged."""
+        if self._on_ready is not None:
+            on_ready, self._on_ready = self._on_ready, None
+            on_ready()
         await self._lanes.confirm()
         await self._outbox.resend()
 

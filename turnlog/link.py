@@ -100,6 +100,8 @@ class Link:
         self.state = LinkState.IDLE
         self.generation = 0
         """Number of the current or last connection that was welcomed; each is another member of the group."""
+        self.connection: str | None = None
+        """The gateway's id for the current or last connection: the member's id in the log."""
         self.max_frame_bytes = FRAME_BYTES
 
     async def run(self) -> None:
@@ -169,7 +171,7 @@ class Link:
                 return Ended("closed")
             await socket.send(dump(self._peer.hello()))
             welcome = await self._welcome(socket)
-            self._take_limits(welcome)
+            self._take(welcome)
             self._token_refused = False
             helpers.append(asyncio.create_task(self._ping(socket, _idle_timeout(welcome) / 2)))
             helpers.append(asyncio.create_task(self._renew(socket, url, token, welcome)))
@@ -204,7 +206,9 @@ class Link:
                     return data if isinstance(data, dict) else {}
                 self._peer.received(frame)
 
-    def _take_limits(self, welcome: Frame) -> None:
+    def _take(self, welcome: Frame) -> None:
+        name = welcome.get("connectionId")
+        self.connection = name if isinstance(name, str) else None
         limits = welcome.get("limits")
         most = limits.get("maxFrameBytes") if isinstance(limits, dict) else None
         self.max_frame_bytes = most if isinstance(most, int) and most > 0 else FRAME_BYTES

@@ -19,7 +19,7 @@ class Turn:
     """The plain text of any message type that has one (`text`, `caption`, `title` or `name`), else ``""``."""
     type: str = "text"
     seq: int | None = None
-    """Place in the conversation, 1-based; None when the turn is given again after a later one had been."""
+    """Place in the conversation, 1-based; None where the server gave a turn again without saying."""
     data: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     """The sender's own `metadata` object."""
@@ -49,7 +49,8 @@ def turn_in(conversation: str, frame: Frame) -> Turn | None:
         id=str(frame.get("id") or ""),
         text=_text_of(data),
         type=kind,
-        seq=_integer(frame.get("seq")),
+        # `turnSeq`: given again behind a later one; `seq` would say that it is new.
+        seq=_integer(frame.get("seq", frame.get("turnSeq"))),
         data=data,
         metadata=_object(frame.get("metadata")),
         meta=meta,

@@ -534,8 +534,9 @@ async def test_a_handler_beyond_the_drain_budget_is_cancelled_and_its_run_left_t
 async def test_sigterm_drains_and_run_returns(gateway: ScriptedGateway) -> None:
     agent = agent_of(gateway)
     echo(agent)
-    running = asyncio.create_task(agent.run())
-    peer = await gateway.welcomed()
+    ready: list[str | None] = []
+    running = asyncio.create_task(agent.run(on_ready=lambda: ready.append(agent.member)))
+    peer = await gateway.welcomed(connectionId="gw-1.7")
     await peer.turn("c1", "hi", seq=1)
     message = await peer.until("c1", type="text")
     os.kill(os.getpid(), signal.SIGTERM)
@@ -543,6 +544,7 @@ async def test_sigterm_drains_and_run_returns(gateway: ScriptedGateway) -> None:
     assert (await peer.inner("c1"))["data"] == {"status": "finished"}
     assert await peer.closed() == 1000
     await running
+    assert ready == ["gw-1.7"]
 
 
 async def test_a_refused_credential_ends_run_with_unauthorized(gateway: ScriptedGateway) -> None:
