@@ -28,7 +28,7 @@ SLOWLY = 8
 
 def agent_for(url: str, secret: str, dialogues: Path, word_s: float) -> Agent:
     """The agent; `word_s` seconds lie between two words."""
-    lines = {dialogue.id: dialogue.exchanges for dialogue in read_dialogues(dialogues)}
+    lines = {dialogue.number: dialogue.exchanges for dialogue in read_dialogues(dialogues)}
     agent = Agent(url, channel_secret=secret, group=GROUP, flush_every=0.0)
 
     @agent.on_turn

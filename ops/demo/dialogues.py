@@ -7,7 +7,6 @@ holds a few invented ones.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,9 @@ class Exchange:
 class Dialogue:
     """One conversation to replay."""
 
-    id: str
+    number: int
+    """Its line in the file, from 1: what it is known by. (Names come twice where data sets were put together.)"""
+    name: str
     topic: str
     exchanges: tuple[Exchange, ...]
 
@@ -45,16 +46,13 @@ def read_dialogues(path: Path, most: int | None = None) -> list[Dialogue]:
             if most is not None and len(dialogues) == most:
                 break
             if line.strip():
-                dialogues.append(_dialogue(line, f"{path}:{number}"))
+                dialogues.append(_dialogue(line, number, f"{path}:{number}"))
     if not dialogues:
         raise DialogueError(f"{path}: holds no dialogue")
-    times = Counter(dialogue.id for dialogue in dialogues)
-    if len(times) < len(dialogues):
-        raise DialogueError(f"{path}: dialogue_id: {times.most_common(1)[0][0]!r} is there twice")
     return dialogues
 
 
-def _dialogue(line: str, where: str) -> Dialogue:
+def _dialogue(line: str, number: int, where: str) -> Dialogue:
     try:
         value = json.loads(line)
     except ValueError as error:
@@ -70,7 +68,7 @@ def _dialogue(line: str, where: str) -> Dialogue:
     if not exchanges:
         raise DialogueError(f"{where}: turns: no USER line that a SYSTEM line answers")
     first = services[0] if isinstance(services, list) and services else name
-    return Dialogue(name, str(first).split("_")[0], exchanges)
+    return Dialogue(number, name, str(first).split("_")[0], exchanges)
 
 
 def _spoken(turn: Any, where: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ ANSWER_WITHIN_S = 60.0
 class Wrong:
     """An answer that is missing, or is not the dialogue's."""
 
-    dialogue: str
+    dialogue: int
     exchange: int
     what: str
 
@@ -25,7 +25,7 @@ class Wrong:
 class Slowly:
     """The exchange whose first owner is to take its time."""
 
-    dialogue: str
+    dialogue: int
     exchange: int
 
 
@@ -42,23 +42,23 @@ async def replay(
 
     `performance`: makes the keys of this demo its own, so that a second one on the same servers is not a repeat.
     """
-    conversation = await client.open(key=f"demo-{performance}-{dialogue.id}")
+    conversation = await client.open(key=f"demo-{performance}-{dialogue.number}")
     opened(conversation.id, dialogue)
     messages = conversation.messages()
     wrong: list[Wrong] = []
     for number, exchange in enumerate(dialogue.exchanges):
         await asyncio.sleep(think_s)
-        metadata = {"dialogue": dialogue.id, "exchange": number}
-        if slowly == Slowly(dialogue.id, number):
+        metadata = {"dialogue": dialogue.number, "exchange": number}
+        if slowly == Slowly(dialogue.number, number):
             metadata["slowly"] = True
-        await conversation.send(exchange.said, key=f"demo-{performance}-{dialogue.id}-{number}", metadata=metadata)
+        await conversation.send(exchange.said, key=f"demo-{performance}-{dialogue.number}-{number}", metadata=metadata)
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
                 problem = await _answered(messages, exchange.said, exchange.answer)
         except TimeoutError:
-            return [*wrong, Wrong(dialogue.id, number, f"no answer within {ANSWER_WITHIN_S:g} s")]
+            return [*wrong, Wrong(dialogue.number, number, f"no answer within {ANSWER_WITHIN_S:g} s")]
         if problem is not None:
-            wrong.append(Wrong(dialogue.id, number, problem))
+            wrong.append(Wrong(dialogue.number, number, problem))
     return wrong
 
 

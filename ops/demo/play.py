@@ -114,7 +114,7 @@ def verdict(the_play: Play, wrong: Sequence[Wrong], report: dict[str, Any], turn
     """The claims of the demo, each with whether it holds."""
     kill = the_play.kill
     claims = [(not wrong, f"{turns - len(wrong)} of {turns} turns answered, once and in order, as the people saw it")]
-    claims += [(False, f"{each.dialogue} #{each.exchange + 1}: {each.what}") for each in wrong[:5]]
+    claims += [(False, f"dialogue {each.dialogue}, line {each.exchange + 1}: {each.what}") for each in wrong[:5]]
     if kill is None or kill.moved is None:
         claims.append((False, "no agent was killed in the middle of an answer"))
     else:
@@ -170,11 +170,11 @@ async def _people(the_play: Play, stack: RunningStack, dialogues: Sequence[Dialo
     titles = _titles(dialogues)
 
     def opened(conversation: str, dialogue: Dialogue) -> None:
-        the_play.board.titled(conversation, titles[dialogue.id])
+        the_play.board.titled(conversation, titles[dialogue.number])
 
     async def one(dialogue: Dialogue, after_s: float) -> list[Wrong]:
         await asyncio.sleep(after_s)
-        async with Client(stack.gateway, channel_secret=secret, user=f"person-{dialogue.id}") as client:
+        async with Client(stack.gateway, channel_secret=secret, user=f"person-{dialogue.number}") as client:
             return await replay(
                 client, dialogue, performance=performance, opened=opened, slowly=slowly, think_s=THINK_S
             )
@@ -185,27 +185,27 @@ async def _people(the_play: Play, stack: RunningStack, dialogues: Sequence[Dialo
     return [wrong for outcome in outcomes for wrong in outcome]
 
 
-def _titles(dialogues: Sequence[Dialogue]) -> dict[str, str]:
+def _titles(dialogues: Sequence[Dialogue]) -> dict[int, str]:
     """The topic of each dialogue, numbered where several have the same."""
     times = Counter(dialogue.topic for dialogue in dialogues)
     seen: Counter[str] = Counter()
-    titles: dict[str, str] = {}
+    titles: dict[int, str] = {}
     for dialogue in dialogues:
         seen[dialogue.topic] += 1
         number = f" {seen[dialogue.topic]}" if times[dialogue.topic] > 1 else ""
-        titles[dialogue.id] = f"{dialogue.topic[:TITLE_MOST]}{number}"
+        titles[dialogue.number] = f"{dialogue.topic[:TITLE_MOST]}{number}"
     return titles
 
 
 def longest_answer(dialogues: Sequence[Dialogue]) -> Slowly:
     """The exchange with the most words in its answer, not a first one where it can be: time to kill its owner."""
     places = [
-        (number > 0, exchange.answer.count(" "), dialogue.id, number)
+        (number > 0, exchange.answer.count(" "), dialogue.number, number)
         for dialogue in dialogues
         for number, exchange in enumerate(dialogue.exchanges)
     ]
-    _, _, dialogue_id, number = max(places)
-    return Slowly(dialogue_id, number)
+    _, _, dialogue, exchange = max(places)
+    return Slowly(dialogue, exchange)
 
 
 async def _follow(the_play: Play, entries: AsyncIterator[Entry]) -> None:

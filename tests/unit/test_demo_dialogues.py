@@ -39,7 +39,7 @@ def test_lines_are_paired_and_lines_in_a_row_joined(tmp_path: Path) -> None:
         turn("USER", "bye"),
     ]
     path = file_of(tmp_path, {"dialogue_id": "d", "services": ["Trains_1"], "turns": spoken})
-    assert read_dialogues(path) == [Dialogue("d", "Trains", (Exchange("hi there", "hello you"),))]
+    assert read_dialogues(path) == [Dialogue(1, "d", "Trains", (Exchange("hi there", "hello you"),))]
 
 
 @pytest.mark.parametrize(
@@ -59,20 +59,22 @@ def test_a_line_that_breaks_the_format_is_refused_by_field_and_rule(tmp_path: Pa
         read_dialogues(file_of(tmp_path, line))
 
 
-def test_an_empty_file_and_a_repeated_id_are_refused(tmp_path: Path) -> None:
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DialogueError, match="holds no dialogue"):
         read_dialogues(file_of(tmp_path, ""))
+
+
+def test_dialogues_of_the_same_name_are_told_apart_and_no_more_are_read_than_asked_for(tmp_path: Path) -> None:
     one = {"dialogue_id": "d", "turns": [turn("USER", "x"), turn("SYSTEM", "y")]}
-    with pytest.raises(DialogueError, match="'d' is there twice"):
-        read_dialogues(file_of(tmp_path, one, one))
-    assert len(read_dialogues(file_of(tmp_path, one, one), 1)) == 1  # no more is read than is asked for
+    path = file_of(tmp_path, one, one, "{")
+    assert [each.number for each in read_dialogues(path, 2)] == [1, 2]
 
 
 def test_the_sample_is_whole_and_every_answer_can_be_cut_in_the_middle() -> None:
     dialogues = read_dialogues(SAMPLE)
     assert 6 <= len(dialogues) <= 10
     slowly = longest_answer(dialogues)
-    chosen = next(each for each in dialogues if each.id == slowly.dialogue)
+    chosen = next(each for each in dialogues if each.number == slowly.dialogue)
     assert slowly.exchange > 0
     assert chosen.exchanges[slowly.exchange].answer.count(" ") > 8
 
@@ -105,7 +107,7 @@ def test_the_verdict_holds_when_all_of_it_does() -> None:
         (Kill("agent A", 10.0), [], REPORT),
         (Kill("agent A", 10.0, run_id="r", moved=10.1, to="agent B"), [], REPORT),
         (Kill("agent A", 10.0, "r", 10.1, "agent B", 12.0, "agent A"), [], REPORT),
-        (good_kill(), [Wrong("d", 0, "no answer")], REPORT),
+        (good_kill(), [Wrong(1, 0, "no answer")], REPORT),
         (good_kill(), [], REPORT | {"ok": False, "violations": ["v"]}),
         (good_kill(), [], REPORT | {"answered": 19}),
         (good_kill(), [], {}),
