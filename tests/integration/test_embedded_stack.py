@@ -158,12 +158,14 @@ def test_a_stale_pid_file_with_the_number_of_a_living_process_stops_nothing(tmp_
     # PostgreSQL by itself takes any living process of its own user for a server, and refuses to start.
     user = "nobody" if os.geteuid() == 0 else None
     with subprocess.Popen(["sleep", "60"], user=user) as bystander:
-        pid_file = f"{bystander.pid}\n/nowhere\n0\n5432\n\n127.0.0.1\n"
-        (tmp_path / "postgres" / "data" / "postmaster.pid").write_text(pid_file)
-        with ops.embedded.start(tmp_path) as second:
-            assert note(second, "2") == ["1", "2"]
-        assert bystander.poll() is None
-        bystander.kill()
+        try:
+            pid_file = f"{bystander.pid}\n/nowhere\n0\n5432\n\n127.0.0.1\n"
+            (tmp_path / "postgres" / "data" / "postmaster.pid").write_text(pid_file)
+            with ops.embedded.start(tmp_path) as second:
+                assert note(second, "2") == ["1", "2"]
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
 
 
 def test_a_port_that_someone_else_takes_first_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
