@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 
 from streams.fence.port import Fenced
 from streams.runtime.codec import Codec, DeadLetter
-from streams.runtime.kafka import Headers, JournalProducer, Outbox, RecordBatch, Unrecoverable
+from streams.runtime.kafka import JournalProducer, NewHeaders, Outbox, RecordBatch, Unrecoverable
 
 
 class Pack:
@@ -37,7 +37,7 @@ class Pack:
         self.batches = [new_batch()]
         self._add = self.batches[0].add
 
-    def add(self, key: bytes | None, value: bytes, headers: Headers) -> None:
+    def add(self, key: bytes | None, value: bytes, headers: NewHeaders) -> None:
         """Put a record at the end. `key` None: an event of the partition itself."""
         if self._add(key, value, headers):
             return

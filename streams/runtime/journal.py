@@ -4,43 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import lru_cache
 
-from streams.core.events import Entry, TurnCommitted
+from streams.core.events import Entry, Event, TurnCommitted
 from streams.runtime.codec import Codec
 from streams.runtime.commit import Pack
-from streams.runtime.kafka import Headers, JournalReader, KafkaUnavailable
+from streams.runtime.kafka import JournalReader, KafkaUnavailable, NewHeaders
 
 # A replay that gets nothing new for so long waits for a marker that does not come (a foreign open transaction).
 REPLAY_STALL_S = 10.0
 REPLAY_PAUSE_S = 0.01
 
 
-@lru_cache(maxsize=4_096)
-def _bytes(text: str) -> bytes:
-    return text.encode()
+@lru_cache(maxsize=16_384)
+def _filters(kind: type[Event], channel: str | None, owner: str | None) -> NewHeaders:
+    """The headers that repeat from record to record; the list is shared, nobody changes it."""
+    named = (("type", kind.__name__), ("channel", channel), ("owner", owner))
+    return [(name, value.encode()) for name, value in named if value is not None]
 
 
-def headers_of(entry: Entry, trace: bytes | None) -> Headers:
-    """What a reader filters on without decoding: `type`, and where there is one `owner` (the first member that the turn
-    is given to), `channel`, `ref` of the command, `traceparent`."""
+def headers_of(entry: Entry, trace: bytes | None) -> NewHeaders:
+    """What a reader filters on without decoding: `type`, and where there is one `channel`, `owner` (the first member
+    that the turn is given to), `ref` of the command, `traceparent`."""
     event = entry.event
-    headers = [("type", _bytes(type(event).__name__))]
+    ref: str | None
     if type(event) is TurnCommitted:
-        headers.append(("channel", _bytes(event.turn.channel)))
-        if event.assigned and (owner := event.assigned[0].member) is not None:
-            headers.append(("owner", _bytes(owner)))
-    elif (channel := getattr(event, "channel", None)) is not None:
-        headers.append(("channel", _bytes(channel)))
-    if (ref := getattr(event, "ref", None)) is not None:
-        headers.append(("ref", ref.encode()))
-    if trace is not None:
-        headers.append(("traceparent", trace))
-    return headers
+        ref = event.ref
+        headers = _filters(TurnCommitted, event.turn.channel, event.assigned[0].member if event.assigned else None)
+    else:
+        ref = getattr(event, "ref", None)
+        headers = _filters(type(event), getattr(event, "channel", None), None)
+    if ref is not None:
+        headers = [*headers, ("ref", ref.encode())]
+    return headers if trace is None else [*headers, ("traceparent", trace)]
 
 
-def pack_entries(pack: Pack, codec: Codec, entries: Sequence[Entry], traces: dict[int, bytes]) -> None:
+def pack_entries(pack: Pack, codec: Codec, entries: Sequence[Entry], traces: Mapping[int, bytes]) -> None:
     """Encode `entries` into `pack`. `traces`: the `traceparent` of an entry's command, by the entry's index."""
     encode, add = codec.encode_entry, pack.add
     for index, entry in enumerate(entries):

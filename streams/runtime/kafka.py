@@ -23,6 +23,8 @@ from streams.topics import Topics
 log = structlog.get_logger(__name__)
 
 Headers = Sequence[tuple[str, bytes]]
+# aiokafka's compiled record builder takes a list and nothing else.
+NewHeaders = list[tuple[str, bytes]]
 
 # The broker's default `max.message.bytes` is 1 MiB + 12; a record batch of at most 1 MiB passes it.
 BATCH_BYTES = 1 << 20
@@ -115,7 +117,7 @@ class JournalReader(Protocol):
 class RecordBatch(Protocol):
     """Records on their way into one append."""
 
-    def add(self, key: bytes | None, value: bytes, headers: Headers) -> bool:
+    def add(self, key: bytes | None, value: bytes, headers: NewHeaders) -> bool:
         """False: it is full, and the record is not in it."""
 
 
@@ -142,7 +144,7 @@ class Outbox(Protocol):
     """Plain writes outside transactions: ticks and dead letters."""
 
     async def send(
-        self, topic: str, partition: int, value: bytes, *, key: bytes | None = None, headers: Headers = ()
+        self, topic: str, partition: int, value: bytes, *, key: bytes | None = None, headers: NewHeaders | None = None
     ) -> int:
         """Returns when the broker has the record: its append time, ms since the epoch."""
 
@@ -224,7 +226,7 @@ class KafkaBatch:
         self.builder = builder
         self._append = builder.append
 
-    def add(self, key: bytes | None, value: bytes, headers: Headers) -> bool:
+    def add(self, key: bytes | None, value: bytes, headers: NewHeaders) -> bool:
         return self._append(timestamp=None, key=key, value=value, headers=headers) is not None
 
 
@@ -379,12 +381,12 @@ class KafkaOutbox:
         self._starting = asyncio.Lock()
 
     async def send(
-        self, topic: str, partition: int, value: bytes, *, key: bytes | None = None, headers: Headers = ()
+        self, topic: str, partition: int, value: bytes, *, key: bytes | None = None, headers: NewHeaders | None = None
     ) -> int:
         producer = await self._started()
         try:
             async with asyncio.timeout(self._limit_s):
-                sent = await producer.send_and_wait(topic, value, key, partition=partition, headers=list(headers))
+                sent = await producer.send_and_wait(topic, value, key, partition=partition, headers=headers)
                 return int(sent.timestamp)
         except (KafkaError, TimeoutError, AssertionError) as error:
             if self._producer is producer:
