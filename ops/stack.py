@@ -1,0 +1,196 @@
+"""A whole Turnlog on one machine, each process of its own: what `turnlog up` runs.
+
+Order of starting: Kafka and PostgreSQL → migrations → topics → channels and their secrets → workers and projectors →
+gateways (the first one keeps its port through restarts). Order of stopping: gateways (so that agents' runs can still
+be handed on) → workers → projectors → servers. Every child hangs on this process by a pipe (`ops/lifeline.py`), so
+that nothing outlives it, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ops import embedded
+from ops.children import Child, ChildPlan
+from ops.provision import ReadyChannel, provide
+from streams.settings import load_settings
+
+DEFAULT_PORT = 8080
+STOP_MARGIN_S = 5.0
+"""A child gets the drain budget and this much more to stop before it is killed."""
+SERVERS_LOOKED_AT_EVERY_S = 1.0
+
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackPlan:
+    """What to start. `data` None: a temporary folder, removed at the end. `port` 0: any free one.
+    `partitions` None: what the topics have, else 8."""
+
+    data: Path | None = None
+    port: int = DEFAULT_PORT
+    workers: int = 1
+    gateways: int = 1
+    projectors: int = 1
+    partitions: int | None = None
+
+
+@dataclass(slots=True)
+class Children:
+    """The stack's processes, in the order of starting; stopped by kind, the last kind first."""
+
+    environment: dict[str, str]
+    logs: Path
+    notify: Notify
+    drain_s: float
+    workers: list[Child] = field(default_factory=list)
+    projectors: list[Child] = field(default_factory=list)
+    gateways: list[Child] = field(default_factory=list)
+    drained: bool = True
+    """False once a child did not stop in time, or not with exit code 0."""
+    _supervisors: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def start(self, kind: list[Child], noun: str, count: int, *options: str) -> None:
+        """Start `count` processes `turnlog <noun>` at the same time and wait until all are ready. `ChildFailed`."""
+        for _ in range(count):
+            name = f"{noun}-{len(kind) + 1}"
+            command = [sys.executable, "-m", "ops.cli", noun, "-o", "json", "--lifeline", *options]
+            plan = ChildPlan(name=name, command=command, environment=self.environment, log=self.logs / f"{name}.log")
+            kind.append(Child(plan, self.notify))
+        await _together(child.start() for child in kind[len(kind) - count :])
+
+    def supervise(self) -> None:
+        """From here on, who ends unasked is reported and started again."""
+        for child in (*self.workers, *self.projectors, *self.gateways):
+            self._supervisors.append(asyncio.create_task(child.supervise(), name=f"supervise {child.plan.name}"))
+
+    async def stop(self) -> None:
+        """Drain gateways, then workers, then projectors: an agent's last runs can still be handed on."""
+        for supervisor in self._supervisors:
+            supervisor.cancel()
+        await asyncio.gather(*self._supervisors, return_exceptions=True)
+        for kind in (self.gateways, self.workers, self.projectors):
+            if not await _all_stopped(kind, self.drain_s + STOP_MARGIN_S):
+                self.drained = False
+
+    def kill(self) -> None:
+        """SIGKILL to all of them: for a person who pressed Ctrl-C twice."""
+        for child in (*self.gateways, *self.workers, *self.projectors):
+            child.kill()
+
+
+async def _together(starts: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """All at the same time; the first that fails cancels the others and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for start in starts:
+                tasks.create_task(start)
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+
+
+async def _all_stopped(children: Sequence[Child], budget_s: float) -> bool:
+    return all(await asyncio.gather(*(child.stop(budget_s) for child in children)))
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStack:
+    """What scripts need to use the stack; `document()` is the ready line of `turnlog up -o json`."""
+
+    channels: Sequence[ReadyChannel]
+    children: Children
+    servers: embedded.EmbeddedStack
+
+    @property
+    def gateway(self) -> str:
+        """Base URL of the first gateway."""
+        return str(self.children.gateways[0].ready["url"])
+
+    async def servers_failed(self) -> str:
+        """Returns when one of the embedded servers has ended though nobody stopped it: what happened to it."""
+        while (failure := self.servers.failure()) is None:  # noqa: ASYNC110 -- nothing tells it: it has to be asked
+            await asyncio.sleep(SERVERS_LOOKED_AT_EVERY_S)
+        return failure
+
+    def document(self) -> dict[str, Any]:
+        """The contract with scripts: one JSON object, with every process named."""
+        return {
+            "event": "ready",
+            "gateway": self.gateway,
+            "kafka": self.servers.kafka,
+            "postgres": self.servers.postgres,
+            "channels": [{"id": c.id, "kind": c.kind, "secret": c.secret} for c in self.channels],
+            "workers": [_shown(child, "id", "metrics") for child in self.children.workers],
+            "gateways": [_shown(child, "id", "url") for child in self.children.gateways],
+            "projectors": [_shown(child) for child in self.children.projectors],
+            "logs": str(self.children.logs),
+        }
+
+
+def _shown(child: Child, *names: str) -> dict[str, Any]:
+    return {"pid": child.pid, **{name: child.ready[name] for name in names if name in child.ready}}
+
+
+@asynccontextmanager
+async def running(plan: StackPlan, notify: Notify) -> AsyncIterator[RunningStack]:
+    """The stack, ready, for as long as the block runs; then drained. `notify` gets lines for people, one at a time.
+
+    Raises what the parts raise: `StackUnavailable` where no server can be had, `SettingsError`, and `ChildFailed` where
+    a process did not become ready; whatever was started by then is stopped.
+    """
+    async with AsyncExitStack() as undo:
+        data = plan.data or Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="turnlog-up-")))
+        servers = await _servers(plan, notify)
+        undo.push_async_callback(asyncio.to_thread, servers.stop)
+        settings = load_settings(kafka=servers.kafka, postgres=servers.postgres)
+        logs = data / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        notify("preparing the tables, topics and channels")
+        channels = await provide(settings, plan.partitions, data / "secrets.json")
+        environment = {"TURNLOG_KAFKA": servers.kafka, "TURNLOG_POSTGRES": servers.postgres}
+        children = Children(environment, logs, notify, settings.drain_budget_ms / 1000)
+        undo.push_async_callback(children.stop)
+        await _start_children(children, plan)
+        children.supervise()
+        yield RunningStack(channels, children, servers)
+        notify("draining: gateways, workers, projectors, then the servers")
+
+
+async def _servers(plan: StackPlan, notify: Notify) -> embedded.EmbeddedStack:
+    starting = asyncio.create_task(asyncio.to_thread(embedded.servers, plan.data, progress=notify))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # A thread cannot be cancelled: let it finish its start, so that what it started can be stopped.
+        await asyncio.to_thread((await starting).stop)
+        raise
+
+
+async def _start_children(children: Children, plan: StackPlan) -> None:
+    children.notify(f"starting {plan.workers} worker(s), {plan.projectors} projector(s), {plan.gateways} gateway(s)")
+    await _together(
+        (
+            children.start(children.workers, "worker", plan.workers),
+            children.start(children.projectors, "projector", plan.projectors),
+        )
+    )
+    first = min(plan.gateways, 1)
+    await children.start(children.gateways, "gateway", first, "--port", str(plan.port))
+    await children.start(children.gateways, "gateway", plan.gateways - first, "--port", "0")
+    _keep_ports(children.gateways)
+
+
+def _keep_ports(gateways: Sequence[Child]) -> None:
+    """A gateway that is started again takes the port that it had: its clients know that one."""
+    for child in gateways:
+        port = urlsplit(child.ready["url"]).port
+        child.plan = replace(child.plan, command=[*child.plan.command[:-1], str(port)])
