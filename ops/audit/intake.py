@@ -1,0 +1,134 @@
+"""Invariant 11: intake is consumed if and only if its outcome is in the journal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from streams.core.events import (
+    BatchCommitted,
+    ConversationClosed,
+    ConversationOpened,
+    ConversationReopened,
+    Duplicate,
+    Entry,
+    Event,
+    FrameCommitted,
+    Refused,
+    Rejected,
+    TurnCommitted,
+)
+from streams.fence.port import Positions
+
+ANSWERS = (
+    ConversationOpened,
+    ConversationClosed,
+    ConversationReopened,
+    TurnCommitted,
+    FrameCommitted,
+    Duplicate,
+    Refused,
+)
+"""Events that complete a command, by its ref."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What lay in the intake, of one topic, in a range of offsets."""
+
+    topic: str
+    refs: tuple[str | None, ...]
+    """Of the records that can be decoded, in order; None: a record without one."""
+    undecodable: tuple[str, ...]
+    """Origins (`topic/partition/offset`) of those that cannot."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """The outcomes of one batch, until its positions are known."""
+
+    refs: Counter[str]
+    rejected: set[str]
+    without_ref: int = 0
+
+
+class Consumed:
+    """11: positions only grow, without a hole; every turn that they cover has one outcome in the same batch, every
+    frame at most one, and what cannot be decoded a `Rejected`.
+
+    Remembers one batch. Whoever drives it looks up what the intake held between two positions: `see` gives the range
+    once a batch is whole, `account` takes what was found there.
+    """
+
+    invariant: ClassVar[int] = 11
+
+    def __init__(self) -> None:
+        self.covered = Positions()
+        """Positions of the last batch."""
+        self._open = Batch(Counter(), set())
+
+    def see(self, entry: Entry) -> list[str]:
+        """See `Checker`."""
+        event = entry.event
+        match event:
+            case BatchCommitted() as batch:
+                return self._grown(batch)
+            case Rejected(origin=origin):
+                known = origin in self._open.rejected
+                self._open.rejected.add(origin)
+                return [f"{origin} is rejected twice"] if known else []
+            case _:
+                self._note(event)
+                return []
+
+    def _note(self, event: Event) -> None:
+        if not isinstance(event, ANSWERS):
+            return
+        ref: str | None = event.ref
+        if ref is None:
+            self._open.without_ref += 1
+        else:
+            self._open.refs[ref] += 1
+
+    def _grown(self, batch: BatchCommitted) -> list[str]:
+        found = []
+        for topic in ("turns", "frames", "membership"):
+            before, after = getattr(self.covered, topic), getattr(batch, topic)
+            if after < before:
+                found.append(f"the position in {topic} goes back from {before} to {after}")
+        self.covered = Positions(batch.turns, batch.frames, batch.membership)
+        return found
+
+    def account(self, turns: Taken, frames: Taken) -> list[str]:
+        """Compare the batch that just ended with what its ranges held, and begin the next one."""
+        batch, self._open = self._open, Batch(Counter(), set())
+        found = [*self._each_once(turns, batch), *self._at_most_once(frames, batch)]
+        unsaid = (origin for origin in (*turns.undecodable, *frames.undecodable) if origin not in batch.rejected)
+        found.extend(f"{origin} cannot be decoded, was consumed, and is not rejected" for origin in unsaid)
+        extra = set(batch.refs) - set(turns.refs) - set(frames.refs)
+        if extra:
+            found.append(
+                f"outcomes of {sorted(extra)[:3]}, which the consumed intake does not hold ({len(extra)} in all)"
+            )
+        return found
+
+    def skip(self) -> None:
+        """Begin the next batch without a look at the intake: it is kept no longer that far back."""
+        self._open = Batch(Counter(), set())
+
+    def _each_once(self, turns: Taken, batch: Batch) -> Iterable[str]:
+        expected = Counter(turns.refs)
+        for ref, records in expected.items():
+            if ref is None:
+                if batch.without_ref < records:
+                    yield f"{records} turns without a ref were consumed, and {batch.without_ref} have an outcome"
+            elif (outcomes := batch.refs[ref]) != records:
+                yield f"ref {ref} of {turns.topic}: {records} consumed, {outcomes} outcomes"
+
+    def _at_most_once(self, frames: Taken, batch: Batch) -> Iterable[str]:
+        # Frames that only say how a run stands, and a zombie's beyond the sixteenth, have no event of their ref.
+        for ref, records in Counter(frames.refs).items():
+            if ref is not None and (outcomes := batch.refs[ref]) > records:
+                yield f"ref {ref} of {frames.topic}: {records} consumed, {outcomes} outcomes"

@@ -1,0 +1,51 @@
+"""Invariant 7: an idempotency key is stored once."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import ClassVar
+
+from streams.core.events import ConversationOpened, Entry, FrameCommitted, TurnCommitted
+from streams.core.ids import key_of_turn, open_key
+from streams.core.state import KEY_LIFETIME_MS
+
+
+class KeysOnce:
+    """7: nothing is stored twice under one key of a conversation within the 24 h that every key is kept.
+
+    Remembers the keys of the last 24 h of log time.
+    """
+
+    invariant: ClassVar[int] = 7
+
+    def __init__(self) -> None:
+        self._stored: dict[tuple[str, str], tuple[int, int]] = {}
+        """(conversation, key) -> (lsn, at) of what was stored under it last."""
+        self._by_age: deque[tuple[int, tuple[str, str]]] = deque()
+
+    def see(self, entry: Entry) -> list[str]:
+        """See `Checker`."""
+        match entry.event:
+            case TurnCommitted(turn=turn):
+                key = key_of_turn(turn)
+            case FrameCommitted(key=key):
+                pass
+            case ConversationOpened(key=str(given)):
+                key = open_key(given)
+            case _:
+                return []
+        if key is None:
+            return []
+        name = (str(entry.event.conversation_id), key)
+        self._forget(entry.at - KEY_LIFETIME_MS)
+        before = self._stored.get(name)
+        self._stored[name] = (entry.lsn, entry.at)
+        self._by_age.append((entry.at, name))
+        return [] if before is None else [f"the key {key!r} was stored at lsn {before[0]} already"]
+
+    def _forget(self, until: int) -> None:
+        """Forget what was stored at log time `until` or before."""
+        while self._by_age and self._by_age[0][0] <= until:
+            at, name = self._by_age.popleft()
+            if self._stored.get(name, (0, -1))[1] == at:
+                del self._stored[name]

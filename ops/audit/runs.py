@@ -1,0 +1,102 @@
+"""Invariant 4: one holder of a run at a time, and one answer that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from streams.core.events import Entry, FrameCommitted, RunEnded, RunMoved, RunOpened, RunStarted, TurnCommitted
+from streams.core.runs import SYSTEM
+
+
+@dataclass(slots=True)
+class _OpenRun:
+    member: str | None
+    epoch: int
+    hand: int = 0
+    """Grows when the run goes to another process; not when the same one goes on under a new member id (adopted)."""
+    stored: dict[int, int] = field(default_factory=dict)
+    """Seqs of its numbered frames that are not superseded, and in whose hand the run was."""
+
+    def supersede(self, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            self.stored.pop(seq, None)
+
+
+class RunEpochs:
+    """4: within a turn and group, frames of run epoch e precede `RunMoved(e + 1)` and none of e follow; at most one
+    answer is not superseded.
+
+    Remembers the open runs only: what names a run that is not open is a violation by itself.
+    """
+
+    invariant: ClassVar[int] = 4
+
+    def __init__(self) -> None:
+        self._open: dict[str, _OpenRun] = {}
+
+    def see(self, entry: Entry) -> list[str]:
+        """See `Checker`."""
+        match entry.event:
+            case FrameCommitted(run_id=str()) as frame:
+                return self._frame(frame)
+            case TurnCommitted(assigned=assigned):
+                return [p for each in assigned for p in self._opened(each.run_id, each.member, each.run_epoch)]
+            case RunOpened() as opened:
+                return self._opened(opened.run_id, opened.member, opened.run_epoch)
+            case RunStarted() as started:
+                return self._held(started.run_id, started.member, started.run_epoch, "RunStarted")
+            case RunMoved() as moved:
+                return self._moved(moved)
+            case RunEnded() as ended:
+                return self._ended(ended)
+            case _:
+                return []
+
+    def _opened(self, run_id: str, member: str | None, epoch: int) -> list[str]:
+        found = [f"run {run_id} is opened twice"] if run_id in self._open else []
+        if epoch != 1:
+            found.append(f"run {run_id} opens at run epoch {epoch}")
+        self._open[run_id] = _OpenRun(member, epoch)
+        return found
+
+    def _held(self, run_id: str, member: str | None, epoch: int, what: str) -> list[str]:
+        run = self._open.get(run_id)
+        if run is None:
+            return [f"{what} of run {run_id}, which is not open"]
+        found = []
+        if epoch != run.epoch:
+            found.append(f"{what} of run {run_id} at run epoch {epoch}; it is at {run.epoch}")
+        if member != run.member:
+            found.append(f"{what} of run {run_id} by {member}; {run.member} holds it")
+        return found
+
+    def _frame(self, frame: FrameCommitted) -> list[str]:
+        assert frame.run_id is not None  # noqa: S101 -- matched by the caller
+        run = self._open.get(frame.run_id)
+        holder = frame.member if frame.sender != SYSTEM or run is None else run.member
+        found = self._held(frame.run_id, holder, frame.run_epoch, "a frame")
+        if run is None or frame.seq == 0 or frame.sender == SYSTEM:
+            return found
+        run.stored[frame.seq] = run.hand
+        others = [seq for seq, hand in run.stored.items() if hand != run.hand]
+        if others:
+            found.append(f"run {frame.run_id} is answered by seq {frame.seq} beside {others}, which are not superseded")
+        return found
+
+    def _moved(self, moved: RunMoved) -> list[str]:
+        found = self._held(moved.run_id, moved.from_member, moved.run_epoch - 1, "RunMoved")
+        run = self._open.get(moved.run_id)
+        if run is None:
+            return found
+        run.supersede(moved.superseded)
+        run.member, run.epoch = moved.to_member, moved.run_epoch
+        if moved.to_member is not None and not moved.adopted:
+            run.hand += 1
+        return found
+
+    def _ended(self, ended: RunEnded) -> list[str]:
+        found = self._held(ended.run_id, ended.member, ended.run_epoch, "RunEnded")
+        self._open.pop(ended.run_id, None)
+        return found

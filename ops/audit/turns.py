@@ -1,0 +1,146 @@
+"""Invariant 5: no turn is lost; and the count of what became of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ops.audit.violations import Tally
+from streams.core.events import (
+    ConversationClosed,
+    Entry,
+    Refused,
+    RefusedReason,
+    RunEnded,
+    RunMoved,
+    RunOpened,
+    RunStatus,
+    TurnCommitted,
+)
+from streams.core.ids import channel_of_group
+
+
+@dataclass(slots=True)
+class _Account:
+    """A turn whose outcome is not known in every group."""
+
+    runs: set[str]
+    waiting: set[str]
+    answered: bool = True
+    """In every group so far."""
+
+
+@dataclass(slots=True)
+class NothingLost:
+    """5: each accepted turn is answered, open (being answered, or waiting for a member), or ended with a reason.
+
+    Remembers the open turns only, and counts into `tally`; `settle` counts what is open at the end.
+    """
+
+    invariant: ClassVar[int] = 5
+    only: str | None = None
+    """Count what is of this conversation alone; None: everything."""
+    tally: Tally = field(default_factory=Tally)
+    _accounts: dict[tuple[str, int], _Account] = field(default_factory=dict)
+    _turns_of_run: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    _waiting: dict[str, set[int]] = field(default_factory=dict)
+    """Conversation -> seqs of its turns that wait for a member."""
+    _orphaned: dict[str, str] = field(default_factory=dict)
+    """Runs that lost their member and wait for the next: run id -> that member."""
+
+    def see(self, entry: Entry) -> list[str]:
+        """See `Checker`."""
+        if self.only is not None and entry.event.conversation_id != self.only:
+            return []
+        self.tally.events += 1
+        match entry.event:
+            case TurnCommitted() as turn:
+                return self._committed(turn)
+            case RunOpened() as opened:
+                return self._opened(opened)
+            case RunMoved() as moved:
+                self._moved(moved)
+            case RunEnded() as ended:
+                return self._ended(ended)
+            case ConversationClosed(conversation_id=conversation):
+                self._closed(str(conversation))
+            case Refused(reason=RefusedReason.FENCED):
+                self.tally.fenced += 1
+            case _:
+                pass
+        return []
+
+    def settle(self) -> Tally:
+        """The count, with the turns that are open after the last entry."""
+        self.tally.open = len(self._accounts)
+        return self.tally
+
+    def _committed(self, turn: TurnCommitted) -> list[str]:
+        self.tally.turns += 1
+        name = (str(turn.conversation_id), turn.seq)
+        runs = {assignment.run_id for assignment in turn.assigned}
+        found = []
+        if turn.joins_run is not None:
+            if turn.joins_run in self._turns_of_run:
+                runs.add(turn.joins_run)
+            else:
+                found.append(f"the turn joins run {turn.joins_run}, which is not open")
+        if not runs and not turn.waiting:
+            self.tally.unrouted += 1
+            return found
+        self._accounts[name] = _Account(runs, set(turn.waiting))
+        for run in runs:
+            self._turns_of_run.setdefault(run, []).append(name)
+        if turn.waiting:
+            self._waiting.setdefault(name[0], set()).add(turn.seq)
+        return found
+
+    def _opened(self, opened: RunOpened) -> list[str]:
+        name = (str(opened.conversation_id), opened.turn_seq)
+        account = self._accounts.get(name)
+        channel = channel_of_group(opened.group)
+        if account is None or channel not in account.waiting:
+            return [f"run {opened.run_id} is opened for turn {opened.turn_seq}, which does not wait for {channel}"]
+        account.waiting.discard(channel)
+        if not account.waiting:
+            self._waiting[name[0]].discard(opened.turn_seq)
+        account.runs.add(opened.run_id)
+        self._turns_of_run.setdefault(opened.run_id, []).append(name)
+        return []
+
+    def _moved(self, moved: RunMoved) -> None:
+        lost = self._orphaned.pop(moved.run_id, None)
+        if moved.to_member is None:
+            if moved.from_member is not None:
+                self._orphaned[moved.run_id] = moved.from_member
+            return
+        taken_over = moved.from_member if moved.from_member is not None else lost
+        if taken_over not in {None, moved.to_member} and not moved.adopted:
+            self.tally.takeovers += 1
+
+    def _closed(self, conversation: str) -> None:
+        """What waited for a member ends with the conversation, for that reason."""
+        for seq in sorted(self._waiting.pop(conversation, ())):
+            account = self._accounts[(conversation, seq)]
+            account.waiting.clear()
+            account.answered = False
+            self._close_account((conversation, seq), account)
+
+    def _ended(self, ended: RunEnded) -> list[str]:
+        self._orphaned.pop(ended.run_id, None)
+        found = [] if ended.reason else [f"run {ended.run_id} ended as {ended.status} without a reason"]
+        for name in self._turns_of_run.pop(ended.run_id, []):
+            account = self._accounts[name]
+            account.runs.discard(ended.run_id)
+            account.answered &= ended.status is RunStatus.ANSWERED
+            self._close_account(name, account)
+        return found
+
+    def _close_account(self, name: tuple[str, int], account: _Account) -> None:
+        if account.runs or account.waiting:
+            return
+        del self._accounts[name]
+        if account.answered:
+            self.tally.answered += 1
+        else:
+            self.tally.ended += 1

@@ -1,0 +1,110 @@
+"""What the checkers find, and what the whole audit says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Protocol
+
+from streams.core.events import Entry
+
+SHOWN_MOST: Final = 100
+"""Violations kept in full; all are counted. One broken batch can cause thousands that say the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One broken promise. `lsn` 0: it concerns the partition as a whole."""
+
+    invariant: int
+    partition: int
+    lsn: int
+    conversation: str | None
+    problem: str
+
+    def document(self) -> dict[str, Any]:
+        """For the verdict's JSON."""
+        return {
+            "invariant": self.invariant,
+            "partition": self.partition,
+            "lsn": self.lsn,
+            "conversation": self.conversation,
+            "problem": self.problem,
+        }
+
+
+class Checker(Protocol):
+    """One invariant along one partition."""
+
+    invariant: ClassVar[int]
+
+    def see(self, entry: Entry) -> list[str]:
+        """The next entry; returns what it breaks, a sentence each."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was counted along the way, over all partitions."""
+
+    events: int = 0
+    turns: int = 0
+    answered: int = 0
+    """Turns answered in every group that they were assigned to."""
+    open: int = 0
+    """Turns that wait or are being answered."""
+    ended: int = 0
+    """Turns over without an answer in each group, each with a reason: failed, cancelled, timed out, owner gone."""
+    unrouted: int = 0
+    """Turns of a channel that was routed to no agent channel."""
+    takeovers: int = 0
+    """Runs that another member took over from the one that had them."""
+    fenced: int = 0
+    """Frames refused because their sender no longer held what it wrote to."""
+
+    def add(self, other: Tally) -> None:
+        """Add what another partition counted."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(slots=True)
+class Findings:
+    """All violations so far, the first `SHOWN_MOST` in full."""
+
+    count: int = 0
+    shown: list[Violation] = field(default_factory=list)
+
+    def add(self, violation: Violation) -> None:
+        """Count it, and keep it if there is room."""
+        self.count += 1
+        if len(self.shown) < SHOWN_MOST:
+            self.shown.append(violation)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The audit's answer."""
+
+    tally: Tally
+    findings: Findings
+
+    @property
+    def ok(self) -> bool:
+        """No promise is broken."""
+        return self.findings.count == 0
+
+    def document(self) -> dict[str, Any]:
+        """The contract with scripts: `turnlog audit verify -o json`."""
+        tally = self.tally
+        return {
+            "ok": self.ok,
+            "events": tally.events,
+            "turns": tally.turns,
+            "answered": tally.answered,
+            "open": tally.open,
+            "ended": tally.ended,
+            "unrouted": tally.unrouted,
+            "takeovers": tally.takeovers,
+            "fenced": tally.fenced,
+            "violations": [violation.document() for violation in self.findings.shown],
+            "violations_total": self.findings.count,
+        }
