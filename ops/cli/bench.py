@@ -1,0 +1,80 @@
+"""`turnlog bench`: measure the real thing on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops.cli.common import Output, OutputOption, progress, show_document, translated_failures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+    from typing import Any
+
+app = typer.Typer(
+    name="bench",
+    help="Measure the real thing on this machine: on servers of its own, or on those that TURNLOG_KAFKA and "
+    "TURNLOG_POSTGRES name (under a namespace of its own, removed after).",
+    no_args_is_help=True,
+)
+
+PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, help="Partitions of each topic.")]
+
+
+@app.command("floor")
+def floor(
+    turns: Annotated[int, typer.Option("--turns", min=1, help="Turns to copy.")] = 300_000,
+    partitions: PartitionsOption = 8,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """How fast Kafka and Avro alone are here: consume, decode, encode, produce, commit; nothing is decided.
+
+    Example:  turnlog bench floor --turns 300000 -o json
+    """
+    from ops.bench.run import floor_bench
+
+    _run(lambda: floor_bench(turns, partitions, progress), output)
+
+
+@app.command("sequencer")
+def sequencer(
+    turns: Annotated[int, typer.Option("--turns", min=1, help="Turns to commit.")] = 300_000,
+    partitions: PartitionsOption = 8,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """How fast one worker commits turns: its own process, all layers, checkpoints on, 5,000 conversations.
+
+    The intake is filled first; then the worker starts and is timed from its first turn to its last commit. The floor is
+    measured on the same broker in the same run, before and after; the better of the two counts.
+
+    Example:  turnlog bench sequencer --turns 300000 -o json
+    """
+    from ops.bench.run import sequencer_bench
+
+    _run(lambda: sequencer_bench(turns, partitions, progress), output)
+
+
+@app.command("latency")
+def latency(
+    turns: Annotated[int, typer.Option("--turns", min=1, help="Turns to send.")] = 3_000,
+    rate: Annotated[float, typer.Option("--rate", min=0.1, help="Turns a second, at even distances.")] = 100.0,
+    partitions: PartitionsOption = 8,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """How long a turn takes from the HTTP request that brings it in to the socket of the agent that it is given to.
+
+    Turns are sent at a fixed rate whatever the answers take (open loop), so that a pause delays what comes after it,
+    and shows.
+
+    Example:  turnlog bench latency --rate 100 -o json
+    """
+    from ops.bench.run import latency_bench
+
+    _run(lambda: latency_bench(turns, rate, partitions, progress), output)
+
+
+def _run(bench: Callable[[], Coroutine[Any, Any, Mapping[str, Any]]], output: Output) -> None:
+    with translated_failures():
+        show_document(asyncio.run(bench()), output)

@@ -1,0 +1,168 @@
+"""`turnlog channel`: where people and agents connect, and which agents answer which people."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.common import (
+    KafkaOption,
+    NamespaceOption,
+    Output,
+    OutputOption,
+    PostgresOption,
+    emit,
+    progress,
+    settings_from,
+    show_rows,
+    translated_failures,
+)
+from ops.cli.errors import NEGATIVE, USAGE, CommandFailed
+
+if TYPE_CHECKING:
+    from streams.fence.channels import ChannelDocument
+
+app = typer.Typer(
+    name="channel",
+    help="Where people and agents connect, and which agents answer which people.",
+    no_args_is_help=True,
+)
+
+COLUMNS = ("id", "kind", "active", "to", "secrets", "group_settle_ms", "ungrouped", "on_owner_loss")
+
+
+@app.command("list")
+def list_channels(
+    postgres: PostgresOption = None,
+    kafka: KafkaOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the channels in force, where each one's turns go, and how many login secrets it has.
+
+    `-o json` gives the whole document; save it, change it, and apply it again.
+
+    Example:  turnlog channel list -o json > channels.json
+    """
+    settings = settings_from(kafka, postgres, namespace)
+    with translated_failures():
+        document, counts = asyncio.run(_current(settings.postgres))
+    if output is Output.JSON:
+        emit(document)
+        return
+    routes = {route["from"]: route["to"] for route in document["routes"]}
+    rows = [
+        {**channel, "to": routes.get(channel["id"], []), "secrets": counts.get(channel["id"], 0)}
+        for channel in document["channels"]
+    ]
+    show_rows(rows, COLUMNS, output, empty="there are no channels yet: `turnlog channel apply FILE.yaml`")
+
+
+async def _current(dsn: str) -> tuple[dict[str, Any], dict[str, int]]:
+    from streams.fence.channels import ChannelStore
+    from streams.fence.credentials import CredentialStore
+
+    store, credentials = ChannelStore(dsn), CredentialStore(dsn)
+    try:
+        current = await store.current()
+        if current is None:
+            return {"version": 0, "channels": [], "routes": []}, {}
+        return {"version": current.version, **current.document.plain()}, dict(await credentials.secret_counts())
+    finally:
+        await credentials.close()
+        await store.close()
+
+
+@app.command("apply")
+def apply(
+    file: Annotated[Path, typer.Argument(help="YAML or JSON file with `channels` and `routes`.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before changing anything.")] = False,
+    postgres: PostgresOption = None,
+    kafka: KafkaOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Replace the channels and routes by those of FILE; gateways pick them up by themselves, within seconds.
+
+    Shows what changes and asks first. A channel that has no login secret gets one, printed here once: Postgres keeps
+    only its hash. A file like this routes what people write in `web` to the agents of `agents`:
+
+      channels:
+        - {id: web, kind: web}
+        - {id: agents, kind: websocket, group_settle_ms: 1000, on_owner_loss: restart}
+      routes:
+        - {from: web, to: [agents]}
+
+    Examples:
+
+      turnlog channel apply channels.yaml --dry-run
+
+      turnlog channel apply channels.yaml --yes -o json
+    """
+    settings = settings_from(kafka, postgres, namespace)
+    with translated_failures():
+        from streams.fence.channels import changes, parse_document
+
+        document = parse_document(_loaded(file))
+        version, known = asyncio.run(_in_force(settings.postgres))
+        lines = changes(known, document)
+        for line in lines:
+            progress(line)
+        if not lines:
+            progress("nothing changes")
+        if dry_run:
+            raise typer.Exit(NEGATIVE if lines else 0)
+        if lines and not yes and not typer.confirm("Apply?", err=True):
+            raise typer.Exit(NEGATIVE)
+        result = asyncio.run(_apply(settings.postgres, document, version))
+    if output is Output.TABLE:
+        for channel, secret in result["secrets"].items():
+            typer.echo(f"secret of {channel}: {secret}")
+        progress(f"version {result['version']} is in force")
+    else:
+        emit(result)
+
+
+def _loaded(file: Path) -> object:
+    import yaml
+
+    try:
+        # Every JSON document is a YAML document.
+        return yaml.safe_load(file.read_text("utf-8"))
+    except OSError as error:
+        raise CommandFailed(f"{file}: {error.strerror}", USAGE) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"{file}: {error}", USAGE) from error
+
+
+async def _in_force(dsn: str) -> tuple[int, ChannelDocument | None]:
+    from streams.fence.channels import ChannelStore
+
+    store = ChannelStore(dsn)
+    try:
+        current = await store.current()
+        return (0, None) if current is None else (current.version, current.document)
+    finally:
+        await store.close()
+
+
+async def _apply(dsn: str, document: ChannelDocument, over: int) -> dict[str, Any]:
+    from streams.fence.channels import ChannelStore
+    from streams.fence.credentials import CredentialStore
+
+    store, credentials = ChannelStore(dsn), CredentialStore(dsn)
+    try:
+        applied = await store.apply(document, over=over)
+        counts = await credentials.secret_counts()
+        new = [channel.id for channel in document.channels if not counts.get(channel.id)]
+        return {
+            "version": applied.version,
+            "secrets": {channel: await credentials.add_channel_secret(channel) for channel in new},
+        }
+    finally:
+        await credentials.close()
+        await store.close()

@@ -1,0 +1,157 @@
+"""What many commands share: their options, settings, and how data and progress are written."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ops.cli.errors import USAGE, CommandFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from streams.settings import Settings
+
+
+class Output(StrEnum):
+    """How data is written on stdout."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
+OutputOption = Annotated[
+    Output, typer.Option("-o", "--output", help="table for people, json one document, jsonl one document a line.")
+]
+KafkaOption = Annotated[
+    str | None, typer.Option("--kafka", envvar="TURNLOG_KAFKA", help="Kafka bootstrap address, HOST:PORT.")
+]
+PostgresOption = Annotated[
+    str | None,
+    typer.Option("--postgres", envvar="TURNLOG_POSTGRES", help="PostgreSQL connection string.", show_default=False),
+]
+NamespaceOption = Annotated[
+    str | None, typer.Option("--namespace", envvar="TURNLOG_NAMESPACE", help="Prefix of every topic's name.")
+]
+LifelineOption = Annotated[
+    bool, typer.Option("--lifeline", help="Stop when standard input ends: for a parent that holds it open.")
+]
+
+Row = Mapping[str, Any]
+WAY_OUT: Final = "start a stack with `turnlog up`, or point TURNLOG_KAFKA and TURNLOG_POSTGRES to one"
+
+
+def settings_from(kafka: str | None, postgres: str | None, namespace: str | None = None, **more: Any) -> Settings:
+    """The settings of the environment and these options; `CommandFailed` names each variable that is wrong."""
+    from streams.settings import SettingsError, load_settings
+
+    try:
+        return load_settings(kafka=kafka, postgres=postgres, namespace=namespace, **more)
+    except SettingsError as error:
+        raise CommandFailed(f"{error}\n{WAY_OUT}") from error
+
+
+def progress(message: str) -> None:
+    """One line for a person on stderr."""
+    sys.stderr.write(f"{message}\n")
+    sys.stderr.flush()
+
+
+def emit(document: Any) -> None:
+    """One JSON document on one line of stdout, at once."""
+    sys.stdout.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+def show_rows(rows: Sequence[Row], columns: Sequence[str], output: Output, *, empty: str) -> None:
+    """`rows` in the form asked for. A table shows `columns` only, and says `empty` on stderr when there is none."""
+    if output is Output.JSON:
+        emit(list(rows))
+    elif output is Output.JSONL:
+        for row in rows:
+            emit(row)
+    elif not rows:
+        progress(empty)
+    else:
+        _table([[_cell(row.get(column)) for column in columns] for row in rows], columns)
+
+
+def show_document(document: Row, output: Output) -> None:
+    """One document: JSON on one line, or a table of its fields."""
+    if output is not Output.TABLE:
+        emit(document)
+        return
+    _table([[name, _cell(value)] for name, value in document.items()], None)
+
+
+def _table(rows: Iterable[Sequence[str]], columns: Sequence[str] | None) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, show_header=columns is not None, pad_edge=False)
+    for column in columns or ("", ""):
+        table.add_column(column.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    # A pipe has no width: a person's `| less` or `| grep` should not get cells broken at 80 columns.
+    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 200)
+    console.print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False) if value else "-"
+    return str(value)
+
+
+@contextmanager
+def translated_failures() -> Iterator[None]:
+    """States of the world that stop a command become `CommandFailed`; what is left is a mistake and keeps its trace."""
+    # Imported here: by now the command runs, and needs most of it anyway.
+    import psycopg
+    from aiokafka.errors import KafkaError
+
+    from ops.audit.source import CouldNotVerify
+    from ops.children import ChildFailed
+    from ops.embedded import StackUnavailable
+    from streams.fence.channels import InvalidDocument, VersionConflict
+    from streams.fence.migrate import SchemaMismatch
+    from streams.fence.port import FenceUnavailable
+    from streams.runtime.kafka import KafkaUnavailable
+    from streams.topics import TopicsError
+
+    try:
+        yield
+    except (InvalidDocument, VersionConflict) as error:
+        raise CommandFailed(str(error), USAGE) from error
+    except (KafkaError, KafkaUnavailable) as error:
+        raise CommandFailed(f"Kafka: {error}\n{WAY_OUT}") from error
+    except (psycopg.Error, FenceUnavailable) as error:
+        raise CommandFailed(f"PostgreSQL: {str(error).strip()}\n{WAY_OUT}") from error
+    except (CouldNotVerify, ChildFailed, StackUnavailable, SchemaMismatch, TopicsError) as error:
+        raise CommandFailed(str(error)) from error
+
+
+def ready_line(what: str, output: Output) -> Callable[[Row], None]:
+    """What a process calls once it is ready: prints its document for scripts, or a sentence for people."""
+
+    def announce(document: Row) -> None:
+        if output is not Output.TABLE:
+            emit({"event": "ready", **document})
+        else:
+            where = document.get("url") or document.get("metrics") or ""
+            progress(f"{what} {document['id']} is ready (pid {document['pid']}) {where}".rstrip())
+
+    return announce

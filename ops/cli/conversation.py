@@ -1,0 +1,141 @@
+"""`turnlog conversation`: what was said, who owned it, and what is open."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.common import (
+    KafkaOption,
+    NamespaceOption,
+    Output,
+    OutputOption,
+    PostgresOption,
+    emit,
+    progress,
+    settings_from,
+    show_document,
+    show_rows,
+    translated_failures,
+)
+from ops.cli.errors import CommandFailed
+
+if TYPE_CHECKING:
+    from streams.settings import Settings
+
+app = typer.Typer(
+    name="conversation",
+    help="What was said, who owned it, and what is open.",
+    no_args_is_help=True,
+)
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the conversation.")]
+COLUMNS = ("id", "channel", "participant", "status", "head_seq", "updated_at", "partition")
+
+
+@app.command("list")
+def list_conversations(
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many, the latest first.")] = 50,
+    status: Annotated[str | None, typer.Option("--status", help="Only those that are `open` or `closed`.")] = None,
+    channel: Annotated[str | None, typer.Option("--channel", help="Only those of this channel.")] = None,
+    postgres: PostgresOption = None,
+    kafka: KafkaOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List conversations, the one with the latest change first, as the read model has them.
+
+    Example:  turnlog conversation list --status open -o jsonl
+    """
+    settings = settings_from(kafka, postgres, namespace)
+    with translated_failures():
+        from ops.conversations import listed
+
+        rows = asyncio.run(listed(settings, limit=limit, status=status, channel=channel))
+    show_rows(rows, COLUMNS, output, empty="there are no conversations")
+
+
+@app.command("show")
+def show(
+    conversation: IdArgument,
+    kafka: KafkaOption = None,
+    postgres: PostgresOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show a conversation: its head seq, its partition and writer epoch, the owner in each group, and the open runs.
+
+    Waits until the read model has what was committed when it was asked; where no projector runs, reads the journal.
+
+    Example:  turnlog conversation show 6f9619ff-8b86-d011-b42d-00c04fc964ff -o json
+    """
+    settings = settings_from(kafka, postgres, namespace)
+    with translated_failures():
+        from ops.conversations import shown
+
+        found = asyncio.run(shown(settings, conversation, progress))
+    if found is None:
+        raise CommandFailed(f"there is no conversation {conversation}")
+    show_document(found, output)
+
+
+@app.command("timeline")
+def timeline(
+    conversation: IdArgument,
+    kafka: KafkaOption = None,
+    postgres: PostgresOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Tell all that happened in a conversation, from the journal: turns, owners, moves, ends, refusals.
+
+    Example:  turnlog conversation timeline 6f9619ff-8b86-d011-b42d-00c04fc964ff
+    """
+    told = _tell(settings_from(kafka, postgres, namespace), conversation, output, follow=False)
+    if not told:
+        raise CommandFailed(f"the journal has nothing of a conversation {conversation}")
+
+
+@app.command("tail")
+def tail(
+    conversation: IdArgument,
+    kafka: KafkaOption = None,
+    postgres: PostgresOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Like `timeline`, and goes on as more is committed, until Ctrl-C.
+
+    Example:  turnlog conversation tail 6f9619ff-8b86-d011-b42d-00c04fc964ff -o jsonl | jq .event
+    """
+    _tell(settings_from(kafka, postgres, namespace), conversation, output, follow=True)
+
+
+def _tell(settings: Settings, conversation: str, output: Output, *, follow: bool) -> int:
+    with translated_failures():
+        return asyncio.run(_told(settings, conversation, output, follow=follow))
+
+
+async def _told(settings: Settings, conversation: str, output: Output, *, follow: bool) -> int:
+    from ops.cli.narrate import document, line
+    from ops.journal import entries_of, partition_count
+    from streams.runtime.partitioning import partition_of
+
+    partition = partition_of(conversation, await partition_count(settings))
+    documents: list[dict[str, Any]] = []
+    told = 0
+    async for entry in entries_of(settings, partition, follow=follow):
+        if entry.event.conversation_id != conversation:
+            continue
+        told += 1
+        if output is Output.TABLE:
+            typer.echo(line(entry))
+        elif output is Output.JSON and not follow:
+            documents.append(document(entry))
+        else:
+            emit(document(entry))
+    if documents:
+        emit(documents)
+    return told

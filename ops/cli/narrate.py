@@ -1,0 +1,108 @@
+"""Journal entries told to a person: who said what, who owned it, when it moved and why it ended."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from streams.core.events import (
+    ConversationClosed,
+    ConversationOpened,
+    ConversationReopened,
+    Duplicate,
+    Entry,
+    Event,
+    FrameCommitted,
+    OwnerChanged,
+    Refused,
+    RunEnded,
+    RunMoved,
+    RunOpened,
+    RunStarted,
+    TurnCommitted,
+)
+
+TEXT_SHOWN = 160
+
+
+def sentence(event: Event) -> str:  # noqa: PLR0911 -- one branch an event
+    """What happened, in one line."""
+    match event:
+        case TurnCommitted():
+            return _turn(event)
+        case FrameCommitted(frame=frame):
+            what = _short(frame.text or frame.data or frame.status or "")
+            of = f" (run of turn {_turn_of(event.run_id)}, epoch {event.run_epoch})" if event.run_id else ""
+            return f"{event.member or event.sender} sends {frame.type}{of}: {what}"
+        case OwnerChanged():
+            return f"the owner in {event.group} changes from {event.previous} to {event.owner} ({event.reason})"
+        case RunOpened():
+            return f"turn {event.turn_seq} is given to {event.member} in {event.group}"
+        case RunStarted():
+            return f"{event.member} works on turn {event.turn_seq} (says its {event.by} frame)"
+        case RunMoved():
+            how = "adopted by" if event.adopted else "moves to"
+            dropped = f"; superseded: {_listed(event.superseded)}" if event.superseded else ""
+            to = event.to_member or "nobody yet"
+            return (
+                f"turn {event.turn_seq} {how} {to} from {event.from_member or 'nobody'} in {event.group} "
+                f"(epoch {event.run_epoch}, {event.reason}){dropped}"
+            )
+        case RunEnded():
+            return f"turn {event.turn_seq} is {event.status} in {event.group} by {event.member} ({event.reason})"
+        case Refused():
+            return f"refused as {event.reason}: {event.detail}" + (f" (from {event.member})" if event.member else "")
+        case Duplicate():
+            return f"a repeat of seq {event.of_seq} (key {event.key})"
+        case ConversationOpened():
+            return f"the conversation is opened in channel {event.channel} by {event.participant or 'someone'}"
+        case ConversationClosed() | ConversationReopened():
+            done = "closed" if isinstance(event, ConversationClosed) else "reopened"
+            return f"the conversation is {done} by {event.by}"
+        case _:
+            return type(event).__name__
+
+
+def _turn(event: TurnCommitted) -> str:
+    given = [f"{each.member or 'the first to join'} in {each.group}" for each in event.assigned]
+    if event.joins_run:
+        given.append(f"the run of turn {_turn_of(event.joins_run)}, which asked")
+    waits = f"; waits for an agent of {', '.join(event.waiting)}" if event.waiting else ""
+    to = f" → {', '.join(given)}" if given else ""
+    return f"{event.turn.sender} says: {_short(event.turn.text or event.turn.data or event.turn.type)}{to}{waits}"
+
+
+def _turn_of(run_id: str | None) -> str:
+    """The turn's seq in a run's id, `<conversation>/<seq>/<group>`; a group may hold slashes, a seq is digits."""
+    return next((part for part in (run_id or "").split("/")[1:] if part.isdecimal()), "?")
+
+
+def _listed(seqs: tuple[int, ...]) -> str:
+    return ", ".join(map(str, seqs)) if len(seqs) < 8 else f"{len(seqs)} frames, {min(seqs)} to {max(seqs)}"
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= TEXT_SHOWN else f"{flat[: TEXT_SHOWN - 1]}…"
+
+
+def line(entry: Entry) -> str:
+    """An entry as one line: wall clock, lsn, seq, what happened."""
+    at = datetime.fromtimestamp(entry.timestamp / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    seq = entry.event.seq or ""
+    return f"{at}  lsn {entry.lsn:<6} seq {seq!s:<4} {sentence(entry.event)}"
+
+
+def document(entry: Entry) -> dict[str, Any]:
+    """An entry as JSON-ready values: the envelope's fields, the event's name, and its own fields."""
+    fields = msgspec.to_builtins(entry.event)
+    return {
+        "lsn": entry.lsn,
+        "at": entry.at,
+        "timestamp": entry.timestamp,
+        "writer_epoch": entry.writer_epoch,
+        "event": type(entry.event).__name__,
+        **fields,
+    }

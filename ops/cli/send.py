@@ -1,0 +1,101 @@
+"""`turnlog send`: say something in a conversation, as its user."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.common import Output, OutputOption, emit, progress
+from ops.cli.errors import NEGATIVE, USAGE, CommandFailed
+
+if TYPE_CHECKING:
+    from turnlog import Conversation, Message
+
+NEW = "new"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("send", rich_help_panel="Look")(send)
+
+
+def send(
+    conversation: Annotated[str, typer.Argument(help="Id of the conversation, or `new` to open one.")],
+    text: Annotated[str, typer.Argument(help="What to say.")],
+    key: Annotated[
+        str | None, typer.Option("--key", help="Idempotency key: however often it is sent, it is stored once.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the agent's answer and print it.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for the answer.")] = 60.0,
+    gateway: Annotated[
+        str, typer.Option("--gateway", envvar="TURNLOG_GATEWAY", help="Base URL of a gateway.")
+    ] = "http://127.0.0.1:8080",
+    secret: Annotated[
+        str | None,
+        typer.Option("--secret", envvar="TURNLOG_CHANNEL_SECRET", help="Login secret of the people's channel."),
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Id of the person who says it.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Say something in a conversation, as a person of a channel. Returns once it is committed.
+
+    `turnlog up` prints the channel's secret. Exit code 1 if `--wait` saw no answer in time; the turn is committed then
+    all the same.
+
+    Examples:
+
+      turnlog send new "Where is my order?" --wait
+
+      turnlog send 6f9619ff-8b86-d011-b42d-00c04fc964ff "And now?" --key question-2
+    """
+    if not secret:
+        raise CommandFailed("TURNLOG_CHANNEL_SECRET is not set, nor --secret: `turnlog up` prints it", USAGE)
+    from turnlog import TurnlogError
+
+    try:
+        document = asyncio.run(_send(gateway, secret, user, conversation, text, key, timeout if wait else None))
+    except TurnlogError as error:
+        raise CommandFailed(f"{error.code}: {error}") from error
+    except ValueError as error:
+        raise CommandFailed(str(error), USAGE) from error
+    if output is Output.TABLE:
+        progress(f"committed in conversation {document['conversation']} as {document['id']} (key {document['key']})")
+        if answer := document.get("answer"):
+            typer.echo(answer["text"])
+    else:
+        emit(document)
+    if wait and document["answer"] is None:
+        progress(f"no answer within {timeout:g} s")
+        raise typer.Exit(NEGATIVE)
+
+
+async def _send(
+    gateway: str, secret: str, user: str | None, name: str, text: str, key: str | None, wait_s: float | None
+) -> dict[str, Any]:
+    from turnlog import Client
+
+    async with Client(gateway, channel_secret=secret, user=user) as client:
+        conversation = await client.open() if name == NEW else await client.conversation(name)
+        sent = await conversation.send(text, key=key)
+        document: dict[str, Any] = {"conversation": conversation.id, "id": sent.id, "key": sent.key}
+        if wait_s is not None:
+            answer = await _answer(conversation, sent.id, wait_s)
+            document["answer"] = None if answer is None else {"seq": answer.seq, "id": answer.id, "text": answer.text}
+        return document
+
+
+async def _answer(conversation: Conversation, turn_id: str, wait_s: float) -> Message | None:
+    """The first whole message of an agent after the turn; None: none came in time."""
+    said = False
+    try:
+        async with asyncio.timeout(wait_s):
+            async for message in conversation.messages():
+                if message.id == turn_id:
+                    said = True
+                elif said and message.role not in {"user", "system"}:
+                    return message
+    except TimeoutError:
+        return None
+    return None

