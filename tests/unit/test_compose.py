@@ -1,0 +1,84 @@
+"""docker-compose.yml runs what the embedded stack runs, with settings and commands that exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ops.embedded.kafka import BROKER_SETTINGS, KAFKA_VERSION
+from ops.embedded.postgres import MAJOR
+from streams.settings import Settings, load_settings
+
+ROOT = Path(__file__).parents[2]
+PROCESSES = ("worker", "projector", "gateway")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    return loaded
+
+
+def test_the_servers_are_those_of_the_embedded_stack(compose: dict[str, Any]) -> None:
+    assert compose["services"]["kafka"]["image"] == f"apache/kafka:{KAFKA_VERSION}"
+    assert compose["services"]["postgres"]["image"] == f"postgres:{MAJOR}"
+
+
+def test_the_broker_is_set_as_the_embedded_one_where_both_set_something(compose: dict[str, Any]) -> None:
+    ours = {f"KAFKA_{name.upper().replace('.', '_')}": value for name, value in BROKER_SETTINGS.items()}
+    theirs = compose["services"]["kafka"]["environment"]
+    named_otherwise = {"KAFKA_LISTENER_SECURITY_PROTOCOL_MAP", "KAFKA_INTER_BROKER_LISTENER_NAME"}
+    both = (ours.keys() & theirs.keys()) - named_otherwise
+    assert {"KAFKA_AUTO_CREATE_TOPICS_ENABLE", "KAFKA_TRANSACTION_STATE_LOG_MIN_ISR"} <= both
+    assert {name: theirs[name] for name in both} == {name: ours[name] for name in both}
+
+
+@pytest.mark.parametrize("name", ["setup", *PROCESSES])
+def test_the_settings_of_each_process_are_good(compose: dict[str, Any], name: str) -> None:
+    environment = compose["services"][name]["environment"]
+    fields = {variable.removeprefix("TURNLOG_").lower(): value for variable, value in environment.items()}
+    assert fields.keys() <= Settings.model_fields.keys()
+    settings = load_settings(**fields)
+    assert settings.kafka in compose["services"]["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+    user, password = (compose["services"]["postgres"]["environment"][f"POSTGRES_{x}"] for x in ("USER", "PASSWORD"))
+    assert f"//{user}:{password}@postgres:5432/" in settings.postgres
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_each_process_is_a_command_with_options_that_exist(compose: dict[str, Any], name: str) -> None:
+    command = compose["services"][name]["command"]
+    helped = subprocess.run(
+        [sys.executable, "-m", "ops.cli", command[0], "--help"],
+        cwd=ROOT,
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert all(option in helped for option in command[1:] if option.startswith("--"))
+
+
+def test_processes_wait_for_the_setup_and_the_setup_for_the_servers(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    for name in PROCESSES:
+        assert services[name]["depends_on"] == {"setup": {"condition": "service_completed_successfully"}}
+    assert services["setup"]["depends_on"].keys() == {"kafka", "postgres"}
+    assert all("healthcheck" in services[name] for name in services["setup"]["depends_on"])
+
+
+def test_nothing_is_published_beyond_this_machine(compose: dict[str, Any]) -> None:
+    published = [port for service in compose["services"].values() for port in service.get("ports", [])]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_the_image_holds_every_package_of_the_distribution() -> None:
+    copied = re.findall(r"^COPY (\w+) \1$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert set(copied) == {"turnlog", "streams", "connectors", "ops", "schemas"}
