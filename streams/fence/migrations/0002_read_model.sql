@@ -42,6 +42,7 @@ CREATE TABLE transcript (
     meta            text,
     extra           text,
     reply_to        text,
+    interrupt_id    text,
     client_id       text,
     stream_id       text,
     done            boolean NOT NULL DEFAULT false,
@@ -54,6 +55,9 @@ CREATE TABLE transcript (
     timestamp       bigint  NOT NULL,
     PRIMARY KEY (conversation_id, seq)
 );
+COMMENT ON COLUMN transcript.interrupt_id IS 'the question that a turn answers';
+CREATE INDEX transcript_interrupts ON transcript (conversation_id, seq)
+    WHERE interrupt_id IS NOT NULL OR type IN ('interrupt', 'interrupt_resolved');
 COMMENT ON COLUMN transcript.data IS 'JSON as the client sent it; text, since jsonb refuses \u0000';
 
 CREATE TABLE runs (

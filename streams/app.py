@@ -1,0 +1,171 @@
+"""The faust app: the projector, an agent that reads the journal and keeps the read model in Postgres.
+
+    TURNLOG_KAFKA=… TURNLOG_POSTGRES=… faust -A streams.app worker
+
+Start as many as there are partitions: faust's group shares them. faust only delivers; the position of each partition
+is kept in Postgres with the rows (`streams/projector`), so an agent that runs twice, late, or in two processes at once
+does no harm. With `TURNLOG_READY=json` it prints a ready line on stdout, as every other process of Turnlog can.
+This module is the only wiring of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, cast
+
+import faust
+from aiokafka.admin import AIOKafkaAdminClient
+from faust.app.base import BootStrategy
+from yarl import URL
+
+from streams.fence.migrate import verify as verify_tables
+from streams.logs import configure_logs
+from streams.projector.driver import CommittedTransport
+from streams.projector.journal import KafkaJournal
+from streams.projector.metrics import ProjectorMetrics
+from streams.projector.order import JournalRecord
+from streams.projector.store import PostgresProjection
+from streams.projector.writer import ProjectionWriter
+from streams.runtime.codec import Codec
+from streams.runtime.health import HealthServer
+from streams.settings import Settings, load_settings
+from streams.topics import Topics
+from streams.topics import verify as verify_topics
+
+READY_VARIABLE = "TURNLOG_READY"
+SESSION_TIMEOUT_S = 10.0
+HEARTBEAT_S = 1.0
+
+OnReady = Callable[[Mapping[str, Any]], None]
+
+
+class WithoutWeb(BootStrategy):
+    """faust's own web server would take a fixed port; the health server is this process's page."""
+
+    enable_web = False
+
+
+class ProjectorApp(faust.App):
+    """An app whose consumer reads committed records only and starts at the projector's own positions."""
+
+    BootStrategy = WithoutWeb
+    settings: Settings
+    topics_read: Topics
+    writer: ProjectionWriter
+    store: PostgresProjection
+    health: HealthServer
+    projector_id: str
+    metrics_url: str = ""
+    on_ready: OnReady | None = None
+
+    @property
+    def journal_topic(self) -> str:
+        """The topic that the positions speak of."""
+        return self.topics_read.conversations
+
+    async def start_offsets(self, partitions: Collection[int]) -> Mapping[int, int]:
+        """Where to read each of these partitions from; they are this process's from now on, and no others."""
+        return await self.writer.assigned(partitions)
+
+    async def on_start(self) -> None:
+        """Refuse to start on tables or topics that are not this release's: faust would wait in silence."""
+        await asyncio.to_thread(verify_tables, self.settings.postgres)
+        await _verify_topics(self.settings, self.topics_read)
+        self.metrics_url = self.health.start(self.settings.host, self.settings.metrics_port)
+        await super().on_start()
+
+    async def on_stop(self) -> None:
+        """What is not written yet is read again by the next one: positions are in Postgres, with the rows."""
+        await super().on_stop()
+        await self.store.close()
+        self.health.stop()
+
+    def on_rebalance_end(self) -> None:
+        """The partitions are shared out, and this process's are at their positions."""
+        super().on_rebalance_end()
+        if self.on_ready is not None:
+            document = {"id": self.projector_id, "pid": os.getpid(), "metrics": f"{self.metrics_url}/metrics"}
+            self.on_ready(document)
+            self.on_ready = None
+
+    def _new_transport(self) -> CommittedTransport:
+        return CommittedTransport(self.conf.broker_consumer, self)
+
+    def _create_directories(self) -> None:
+        """faust keeps tables in a folder under the working directory; there are none."""
+
+
+class ProjectorWorker(faust.Worker):
+    """faust's worker with this project's log lines, on stderr; stdout is left to the ready line."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{**options, "quiet": True, "redirect_stdouts": False})
+        self.spinner = None
+
+    def _setup_logging(self) -> None:
+        configure_logs(cast(ProjectorApp, self.app).settings.log_format)
+
+
+def create(settings: Settings, on_ready: OnReady | None = None) -> ProjectorApp:
+    """The app, wired. `on_ready` gets {id, pid, metrics} once this process has its share of the partitions."""
+    topics, metrics, store = Topics(settings.namespace), ProjectorMetrics(), PostgresProjection(settings.postgres)
+    journal = KafkaJournal(settings.kafka, topics.conversations, request_timeout_ms=settings.request_timeout_ms)
+    writer = ProjectionWriter(store, journal, Codec().decode_entry, metrics)
+    app = ProjectorApp(
+        f"turnlog-projector-{settings.namespace or 'default'}",
+        broker=[URL(f"kafka://{address}") for address in settings.kafka.split(",")],
+        Worker=ProjectorWorker,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        broker_session_timeout=SESSION_TIMEOUT_S,
+        broker_heartbeat_interval=HEARTBEAT_S,
+    )
+    app.settings, app.topics_read, app.writer, app.store, app.on_ready = settings, topics, writer, store, on_ready
+    app.health = HealthServer(metrics.registry, healthy=writer.health, ready=writer.health)
+    app.projector_id = f"pr-{secrets.token_hex(6)}"
+    records = app.topic(
+        topics.conversations, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
+    )
+
+    @app.agent(records, name="projector")
+    async def project(stream: Any) -> None:
+        async for event in stream.events():
+            message = event.message
+            await writer.put(JournalRecord(message.partition, message.offset, message.value))
+
+    app.task(writer.run)
+    return app
+
+
+def run(settings: Settings, *, on_ready: OnReady) -> None:
+    """Run one projector until SIGTERM or SIGINT, as `faust -A streams.app worker` does; ends by `SystemExit`."""
+    configure_logs(settings.log_format)
+    ProjectorWorker(create(settings, on_ready)).execute_from_commandline()
+
+
+async def _verify_topics(settings: Settings, topics: Topics) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka, request_timeout_ms=settings.request_timeout_ms)
+    await admin.start()
+    try:
+        await verify_topics(admin, topics)
+    finally:
+        await admin.close()
+
+
+def _print_ready(document: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"event": "ready", **document}) + "\n")
+    sys.stdout.flush()
+
+
+def __getattr__(name: str) -> ProjectorApp:
+    """`streams.app.app`, which faust's command line looks for: made from the environment when it is asked for."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    made = create(load_settings(), _print_ready if os.environ.get(READY_VARIABLE) == "json" else None)
+    globals()["app"] = made
+    return made

@@ -1,0 +1,391 @@
+"""What journal entries mean for the read model, as rows. Pure: entries in, rows out.
+
+Field names are the columns' names. A batch is folded: of several changes to one row only the last is left, so that each
+table gets one statement a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from streams.core.events import (
+    ConversationClosed,
+    ConversationOpened,
+    ConversationReopened,
+    Entry,
+    FrameCommitted,
+    MemberJoined,
+    MemberLeft,
+    OwnerChanged,
+    RunEnded,
+    RunMoved,
+    RunOpened,
+    RunStarted,
+    TurnCommitted,
+)
+
+SYSTEM = "system"
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """A row; fields in the order of its statement's record."""
+
+
+class OpenedConversation(Row, frozen=True, gc=False):
+    """A row of `conversations` to insert."""
+
+    id: str
+    channel: str
+    participant: str | None
+    external_id: str | None
+    timestamp: int
+    lsn: int
+    metadata: str | None
+
+
+class ChangedConversation(Row, frozen=True, gc=False):
+    """A row of `conversations` to update. `head_seq` 0, `status` None: as it was."""
+
+    id: str
+    head_seq: int
+    status: str | None
+    timestamp: int
+    lsn: int
+
+
+class Line(Row, frozen=True, gc=False):
+    """A row of `transcript`."""
+
+    conversation_id: str
+    seq: int
+    lsn: int
+    at: int
+    timestamp: int
+    kind: str
+    id: str
+    type: str
+    sender: str
+    role: str
+    channel: str
+    text: str | None = None
+    key_id: str | None = None
+    data: str | None = None
+    metadata: str | None = None
+    meta: str | None = None
+    extra: str | None = None
+    reply_to: str | None = None
+    interrupt_id: str | None = None
+    client_id: str | None = None
+    stream_id: str | None = None
+    done: bool = False
+    member: str | None = None
+    group_id: str | None = None
+    run_id: str | None = None
+    run_epoch: int | None = None
+
+
+class Superseded(Row, frozen=True, gc=False):
+    """A row of `transcript` that viewers may hide."""
+
+    conversation_id: str
+    seq: int
+
+
+class OpenedRun(Row, frozen=True, gc=False):
+    """A row of `runs` to insert."""
+
+    run_id: str
+    conversation_id: str
+    turn_seq: int
+    group_id: str
+    member: str | None
+    run_epoch: int
+    timestamp: int
+
+
+class ChangedRun(Row, frozen=True, gc=False):
+    """A row of `runs` to update. `started`, `status` None: as they were."""
+
+    run_id: str
+    member: str | None
+    run_epoch: int
+    started: bool | None = None
+    status: str | None = None
+    ended_at: int | None = None
+    reason: str | None = None
+
+
+class Owner(Row, frozen=True, gc=False):
+    """A row of `owners` to replace; `member` None: to delete."""
+
+    conversation_id: str
+    group_id: str
+    member: str | None
+
+
+class JoinedMember(Row, frozen=True, gc=False):
+    """A row of `members` to insert."""
+
+    member: str
+    group_id: str
+    channel: str
+    gateway: str
+    since: int
+    timestamp: int
+
+
+class LeftMember(Row, frozen=True, gc=False):
+    """A row of `members` to update."""
+
+    member: str
+    timestamp: int
+    reason: str
+
+
+class Rows:
+    """The rows of a batch of entries of one partition, by statement; built up by `add`, in journal order."""
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self.opened_conversations: list[OpenedConversation] = []
+        self.changed_conversations: dict[str, ChangedConversation] = {}
+        self.lines: list[Line] = []
+        self.superseded: list[Superseded] = []
+        self.opened_runs: list[OpenedRun] = []
+        self.changed_runs: dict[str, ChangedRun] = {}
+        self.owners: dict[tuple[str, str], Owner] = {}
+        self.joined_members: list[JoinedMember] = []
+        self.left_members: list[LeftMember] = []
+        for entry in entries:
+            self.add(entry)
+
+    def add(self, entry: Entry) -> None:
+        """Take the next entry. Events that the read model does not show, and unknown ones, add nothing."""
+        add = _ADD.get(type(entry.event))
+        if add is not None:
+            add(self, entry, entry.event)
+
+    def touch(self, entry: Entry, status: str | None = None) -> None:
+        """The entry's conversation has news: its head, its time, its lsn."""
+        event = entry.event
+        conversation_id = _text(event.conversation_id)
+        known = self.changed_conversations.get(conversation_id)
+        head_seq = event.seq or (known.head_seq if known else 0)
+        status = status or (known.status if known else None)
+        self.changed_conversations[conversation_id] = ChangedConversation(
+            conversation_id, head_seq, status, entry.timestamp, entry.lsn
+        )
+
+    def change_run(self, change: ChangedRun) -> None:
+        """Of several changes of one run the later fields win; what they leave open stays as the earlier ones had it."""
+        known = self.changed_runs.get(change.run_id)
+        if known is not None:
+            change = msgspec.structs.replace(
+                change,
+                started=known.started if change.started is None else change.started,
+                status=change.status or known.status,
+                ended_at=change.ended_at or known.ended_at,
+                reason=change.reason or known.reason,
+            )
+        self.changed_runs[change.run_id] = change
+
+    def hide(self, conversation_id: str | None, seqs: tuple[int, ...]) -> None:
+        """These lines are superseded."""
+        self.superseded += [Superseded(_text(conversation_id), seq) for seq in seqs]
+
+
+def _text(value: str | None) -> str:
+    """PostgreSQL's text takes no NUL, and a record that somebody wrote past the gateways may hold one."""
+    return "" if value is None else value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _optional(value: str | None) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _opened(rows: Rows, entry: Entry, event: ConversationOpened) -> None:
+    rows.opened_conversations.append(
+        OpenedConversation(
+            id=_text(event.conversation_id),
+            channel=_text(event.channel),
+            participant=_optional(event.participant),
+            external_id=_optional(event.external_id),
+            timestamp=entry.timestamp,
+            lsn=entry.lsn,
+            metadata=_optional(event.metadata),
+        )
+    )
+
+
+def _turn(rows: Rows, entry: Entry, event: TurnCommitted) -> None:
+    turn, conversation_id = event.turn, _text(event.conversation_id)
+    rows.touch(entry)
+    rows.lines.append(
+        Line(
+            conversation_id=conversation_id,
+            seq=event.seq,
+            lsn=entry.lsn,
+            at=entry.at,
+            timestamp=entry.timestamp,
+            kind="turn",
+            id=_text(turn.id),
+            type=_text(turn.type),
+            sender=_text(turn.sender),
+            role="user",
+            channel=_text(turn.channel),
+            text=_optional(turn.text),
+            key_id=_optional(turn.key_id),
+            data=_optional(turn.data),
+            metadata=_optional(turn.metadata),
+            meta=_optional(turn.meta),
+            reply_to=_optional(turn.reply_to),
+            client_id=_optional(turn.client_id),
+            interrupt_id=_optional(event.interrupt_id),
+            run_id=_optional(event.joins_run),
+        )
+    )
+    for given in event.assigned:
+        group = _text(given.group)
+        run_id, member = _text(given.run_id), _optional(given.member)
+        rows.opened_runs.append(
+            OpenedRun(run_id, conversation_id, event.seq, group, member, given.run_epoch, entry.timestamp)
+        )
+        if member is not None:
+            rows.owners[conversation_id, group] = Owner(conversation_id, group, member)
+
+
+def _frame(rows: Rows, entry: Entry, event: FrameCommitted) -> None:
+    if not event.seq:
+        return  # shown live, never stored
+    frame = event.frame
+    rows.touch(entry)
+    rows.lines.append(
+        Line(
+            conversation_id=_text(event.conversation_id),
+            seq=event.seq,
+            lsn=entry.lsn,
+            at=entry.at,
+            timestamp=entry.timestamp,
+            kind="frame",
+            id=_text(frame.id),
+            type=_text(frame.type),
+            sender=_text(event.sender),
+            role=SYSTEM if event.sender == SYSTEM else "agent",
+            channel=_text(event.channel),
+            text=_optional(frame.text),
+            key_id=_optional(frame.key_id),
+            data=_optional(frame.data),
+            metadata=_optional(frame.metadata),
+            extra=_optional(frame.extra),
+            client_id=_optional(frame.client_id),
+            stream_id=_optional(frame.stream_id),
+            done=frame.done,
+            member=_optional(event.member),
+            group_id=_optional(event.group),
+            run_id=_optional(event.run_id),
+            run_epoch=event.run_epoch,
+        )
+    )
+
+
+def _closed(rows: Rows, entry: Entry, event: ConversationClosed) -> None:
+    rows.touch(entry, "closed")
+    _update(rows, entry, event, {"status": "closed", "by": event.by, "reason": event.reason})
+
+
+def _reopened(rows: Rows, entry: Entry, event: ConversationReopened) -> None:
+    rows.touch(entry, "open")
+    _update(rows, entry, event, {"status": "open", "by": event.by})
+
+
+def _update(rows: Rows, entry: Entry, event: ConversationClosed | ConversationReopened, data: dict[str, str]) -> None:
+    rows.lines.append(
+        Line(
+            conversation_id=_text(event.conversation_id),
+            seq=event.seq,
+            lsn=entry.lsn,
+            at=entry.at,
+            timestamp=entry.timestamp,
+            kind="update",
+            id=_text(event.id),
+            type="conversationUpdate",
+            sender=_text(event.by),
+            role=SYSTEM,
+            channel="",
+            data=msgspec.json.encode(data).decode(),
+        )
+    )
+
+
+def _owner_changed(rows: Rows, _: Entry, event: OwnerChanged) -> None:
+    conversation_id, group = _text(event.conversation_id), _text(event.group)
+    rows.owners[conversation_id, group] = Owner(conversation_id, group, _optional(event.owner))
+
+
+def _run_opened(rows: Rows, entry: Entry, event: RunOpened) -> None:
+    conversation_id, group, member = _text(event.conversation_id), _text(event.group), _optional(event.member)
+    rows.opened_runs.append(
+        OpenedRun(_text(event.run_id), conversation_id, event.turn_seq, group, member, event.run_epoch, entry.timestamp)
+    )
+    if member is not None:
+        rows.owners[conversation_id, group] = Owner(conversation_id, group, member)
+
+
+def _run_started(rows: Rows, _: Entry, event: RunStarted) -> None:
+    rows.change_run(ChangedRun(_text(event.run_id), _text(event.member), event.run_epoch, started=True))
+
+
+def _run_moved(rows: Rows, _: Entry, event: RunMoved) -> None:
+    # An adopted run is the same process's, which goes on; any other owner has to start it anew.
+    started = None if event.adopted else False
+    rows.change_run(ChangedRun(_text(event.run_id), _optional(event.to_member), event.run_epoch, started=started))
+    rows.hide(event.conversation_id, event.superseded)
+
+
+def _run_ended(rows: Rows, entry: Entry, event: RunEnded) -> None:
+    rows.change_run(
+        ChangedRun(
+            run_id=_text(event.run_id),
+            member=_optional(event.member),
+            run_epoch=event.run_epoch,
+            status=event.status,
+            ended_at=entry.timestamp,
+            reason=_text(event.reason),
+        )
+    )
+    rows.hide(event.conversation_id, event.superseded)
+
+
+def _joined(rows: Rows, entry: Entry, event: MemberJoined) -> None:
+    rows.joined_members.append(
+        JoinedMember(
+            member=_text(event.member),
+            group_id=_text(event.group),
+            channel=_text(event.channel),
+            gateway=_text(event.gateway),
+            since=event.since,
+            timestamp=entry.timestamp,
+        )
+    )
+
+
+def _left(rows: Rows, entry: Entry, event: MemberLeft) -> None:
+    rows.left_members.append(LeftMember(_text(event.member), entry.timestamp, event.reason))
+
+
+_ADD: dict[type, Callable[[Rows, Entry, Any], None]] = {
+    ConversationOpened: _opened,
+    TurnCommitted: _turn,
+    FrameCommitted: _frame,
+    ConversationClosed: _closed,
+    ConversationReopened: _reopened,
+    OwnerChanged: _owner_changed,
+    RunOpened: _run_opened,
+    RunStarted: _run_started,
+    RunMoved: _run_moved,
+    RunEnded: _run_ended,
+    MemberJoined: _joined,
+    MemberLeft: _left,
+}
