@@ -1,0 +1,75 @@
+"""An end user on the public package `converger`, driven over stdin. Runs in the clients' own environment.
+
+    SECRET=… python user.py URL
+
+One request a line, `{"call": name, "with": {…}}`; one answer a line, `{"value": …}` or `{"error": {kind, code, …}}`.
+Calls are the methods of the package's client API, and `connect`, `send`, `receive`, `watermark`, `cut` of its socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import Any
+
+from converger import ApiError, AsyncConverger, ConnectionClosed, ProtocolError  # type: ignore[import-not-found]
+
+PATIENCE_S = 20.0
+
+
+class Sockets:
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._sockets: dict[str, Any] = {}
+
+    async def connect(self, name: str, token: str, conversation_id: str | None = None, watermark: int = 0) -> Any:
+        socket = self._client.socket(token, conversation_id=conversation_id, watermark=watermark)
+        self._sockets[name] = socket
+        await socket.connect()
+        return socket.welcome
+
+    async def send(self, name: str, text: str, client_id: str | None = None) -> Any:
+        ack = await self._sockets[name].send_text(text, client_id=client_id, timeout=PATIENCE_S)
+        return ack.model_dump(mode="json", by_alias=True)
+
+    async def receive(self, name: str, *, persistent: bool = True) -> Any:
+        while True:
+            frame = await asyncio.wait_for(self._sockets[name].recv(), PATIENCE_S)
+            if not persistent or "seq" in frame:
+                return frame
+
+    async def watermark(self, name: str) -> Any:
+        return self._sockets[name].watermark
+
+    async def cut(self, name: str) -> None:
+        """The network goes away under the client; it does not know."""
+        self._sockets[name]._ws.transport.abort()
+
+
+async def answer(client: Any, sockets: Sockets, request: dict[str, Any]) -> dict[str, Any]:
+    place = sockets if hasattr(sockets, request["call"]) else client.client_api
+    try:
+        value = await getattr(place, request["call"])(**request["with"])
+    except ApiError as error:
+        return {"error": {"kind": "api", "code": error.code, "status": error.status, "retry_after": error.retry_after}}
+    except ProtocolError as error:
+        return {"error": {"kind": "protocol", "code": error.code}}
+    except ConnectionClosed as error:
+        return {"error": {"kind": "closed", "code": error.code}}
+    except TimeoutError:
+        return {"error": {"kind": "timeout", "code": None}}
+    return {"value": value.model_dump(mode="json", by_alias=True) if hasattr(value, "model_dump") else value}
+
+
+async def main() -> None:
+    loop = asyncio.get_running_loop()
+    async with AsyncConverger(sys.argv[1], channel_secret=os.environ["SECRET"]) as client:
+        sockets = Sockets(client)
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            sys.stdout.write(json.dumps(await answer(client, sockets, json.loads(line))) + "\n")
+            sys.stdout.flush()
+
+
+asyncio.run(main())

@@ -1,0 +1,75 @@
+"""`turnlog up` as a person starts it: a process of its own, known by its ready line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+STOP_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A running `turnlog up`."""
+
+    document: dict[str, Any]
+    """Its ready line."""
+    process: subprocess.Popen[str]
+    data: Path
+
+    @property
+    def gateways(self) -> list[str]:
+        """Base URLs, the main one first."""
+        return [str(gateway["url"]) for gateway in self.document["gateways"]]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What points other commands to its servers."""
+        return {"TURNLOG_KAFKA": self.document["kafka"], "TURNLOG_POSTGRES": self.document["postgres"]}
+
+    def secret(self, channel: str) -> str:
+        """Login secret of a channel."""
+        return next(str(each["secret"]) for each in self.document["channels"] if each["id"] == channel)
+
+
+@contextmanager
+def turnlog_up(data: Path, *options: str) -> Iterator[Up]:
+    """Start it, wait for its ready line, and stop it with SIGTERM; its exit code must then be 0."""
+    with (data.parent / f"{data.name}-up.log").open("w+") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ops.cli", "up", "--port", "0", "--data", str(data), "-o", "json", *options],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        try:
+            yield Up(_ready_line(process, log), process, data)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                code = process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+            finally:
+                if process.stdout is not None:
+                    process.stdout.close()
+    assert code == 0, f"`turnlog up` ended with {code} after SIGTERM"
+
+
+def _ready_line(process: subprocess.Popen[str], log: IO[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        log.seek(0)
+        raise AssertionError(f"`turnlog up` ended before it was ready:\n{log.read()[-4000:]}")
+    document: dict[str, Any] = json.loads(line)
+    assert document["event"] == "ready", document
+    return document
