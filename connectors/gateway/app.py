@@ -1,0 +1,143 @@
+"""The gateway process: the only place where its parts meet Kafka, Postgres, signals and a port."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from aiokafka.admin import AIOKafkaAdminClient
+
+from connectors.gateway.directory import PostgresStore
+from connectors.gateway.gateway import Gateway
+from connectors.gateway.intake import KafkaIntake
+from connectors.gateway.read_model import PostgresReadModel
+from connectors.gateway.server import listen, server, until_listening
+from connectors.gateway.tail import Scan, Tail
+from streams.logs import configure_logs
+from streams.runtime.codec import Codec
+from streams.settings import Settings
+from streams.topics import Topics, verify
+
+log = structlog.get_logger(__name__)
+
+OnReady = Callable[[Mapping[str, Any]], None]
+
+
+def run(settings: Settings, *, host: str, port: int, on_ready: OnReady) -> None:
+    """Run one gateway until SIGTERM or SIGINT, which drain it; a second one ends it at once.
+
+    `on_ready` gets {id, pid, url} once the journal's tail is caught up. Raises `OSError` for a port that is taken,
+    `TopicsError` for topics that are not there, `Unavailable` when Kafka or Postgres cannot be reached at the start.
+    """
+    import uvloop  # noqa: PLC0415 -- not to be had on Windows, where only this function cannot run
+
+    configure_logs(settings.log_format)
+    uvloop.run(serve(settings, host=host, port=port, on_ready=on_ready))
+
+
+async def serve(settings: Settings, *, host: str, port: int, on_ready: OnReady) -> None:
+    """`run`, in the running event loop."""
+    asked, urgent = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        (urgent if asked.is_set() else asked).set()
+
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, on_signal)
+    listener = listen(host, port)
+    try:
+        await Process(settings, asked, urgent).run(listener, host, on_ready)
+    finally:
+        listener.close()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(name)
+
+
+class Process:
+    """One gateway's life, from its ports to its last word."""
+
+    def __init__(self, settings: Settings, asked: asyncio.Event, urgent: asyncio.Event) -> None:
+        self._settings = settings
+        self._asked = asked
+        self._urgent = urgent
+        self._topics = Topics(settings.namespace)
+        self._codec = Codec()
+
+    async def run(self, listener: Any, host: str, on_ready: OnReady) -> None:
+        """Start, serve, drain. An error of any part ends it all."""
+        partitions = await self._partitions()
+        intake = KafkaIntake(self._settings, self._topics, self._codec, partitions)
+        read_model = PostgresReadModel(self._settings.postgres)
+        store = PostgresStore(self._settings)
+        journal = self._topics.conversations
+        scan = Scan(self._settings, journal, self._codec)
+        try:
+            await intake.start()
+            gateway = Gateway(self._settings, intake=intake, read_model=read_model, scan=scan, store=store)
+            tail = Tail(self._settings, journal, self._codec, partitions, gateway.hub.apply)
+            await gateway.directory.start()
+            web = server(gateway)
+            parts = [
+                asyncio.create_task(gateway.run(), name="gateway"),
+                asyncio.create_task(tail.run(), name="tail"),
+                asyncio.create_task(web.serve(sockets=[listener]), name="web"),
+            ]
+            try:
+                await self._until(tail.caught_up.wait(), self._asked.wait(), parts)
+                if not self._asked.is_set():
+                    await until_listening(web)
+                    self._ready(gateway, _url(listener, host), on_ready)
+                    await self._until(self._asked.wait(), None, parts)
+                log.info("gateway draining")
+                await self._until(gateway.drain(), self._urgent.wait(), parts)
+            finally:
+                web.should_exit = True
+                web.force_exit = True
+                for part in parts:
+                    part.cancel()
+                await asyncio.gather(*parts, return_exceptions=True)
+        finally:
+            await intake.close()
+            await read_model.close()
+            await store.close()
+        log.info("gateway stopped")
+
+    def _ready(self, gateway: Gateway, url: str, on_ready: OnReady) -> None:
+        gateway.ready()
+        identity = gateway.membership.incarnation
+        log.info("gateway started", gateway=identity, url=url, settings=self._settings.redacted())
+        on_ready({"id": identity, "pid": os.getpid(), "url": url})
+
+    async def _until(self, wanted: Any, other: Any, parts: list[asyncio.Task[Any]]) -> None:
+        """Wait for `wanted` or `other`; the end of a part, which is never meant to end by itself, is raised."""
+        waits = [asyncio.ensure_future(wait) for wait in (wanted, other) if wait is not None]
+        done, _ = await asyncio.wait([*waits, *parts], return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            if wait not in done:
+                wait.cancel()
+        await asyncio.gather(*(wait for wait in waits if wait not in done), return_exceptions=True)
+        for task in done:
+            task.result()
+        ended = [task.get_name() for task in parts if task in done]
+        if ended:
+            raise RuntimeError(f"the gateway's {', '.join(ended)} ended by itself")
+
+    async def _partitions(self) -> int:
+        admin = AIOKafkaAdminClient(
+            bootstrap_servers=self._settings.kafka, request_timeout_ms=self._settings.request_timeout_ms
+        )
+        await admin.start()
+        try:
+            return await verify(admin, self._topics)
+        finally:
+            await admin.close()
+
+
+def _url(listener: Any, host: str) -> str:
+    port: int = listener.getsockname()[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,192 @@
+"""People's commands: written to the intake, answered once the journal shows what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from uuid import uuid4, uuid5
+
+import msgspec
+
+from connectors.gateway.hub import Hub
+from connectors.gateway.metrics import GatewayMetrics
+from connectors.gateway.ports import Headers, Intake, Unavailable, Written
+from connectors.gateway.protocol.errors import ProtocolError, refusal
+from connectors.gateway.protocol.parse import UserMessage
+from connectors.gateway.protocol.session import Claims
+from streams.core.commands import CloseConversation, Command, CommitTurn, OpenConversation, ReopenConversation
+from streams.core.events import (
+    ConversationOpened,
+    Duplicate,
+    Entry,
+    Refused,
+    RefusedReason,
+    Turn,
+    TurnCommitted,
+)
+from streams.core.ids import SEPARATOR, TURNLOG_NAMESPACE_UUID, message_id, turn_key
+from streams.runtime.codec import Unencodable
+
+# What a client that got 503 is told: how long to wait, and for how long repeating makes sense.
+RETRY_AFTER_MS = 1_000
+RETRY_BUDGET_MS = 60_000
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """Where a message is stored."""
+
+    id: str
+    seq: int
+    timestamp: int
+    duplicate: bool = False
+
+
+class Commands:
+    """Sends; waits at most `commit_wait_ms` for the outcome."""
+
+    def __init__(
+        self, intake: Intake, hub: Hub, metrics: GatewayMetrics, mint: Callable[[], str], commit_wait_ms: int
+    ) -> None:
+        self._intake = intake
+        self._hub = hub
+        self._metrics = metrics
+        self._mint = mint
+        self._commit_wait_s = commit_wait_ms / 1000
+
+    async def open_conversation(self, claims: Claims, *, key: str | None = None, headers: Headers = ()) -> str:
+        """A new conversation of this person; the same one for the same key. Raises `ProtocolError`."""
+        conversation_id = str(uuid4())
+        if key is not None:
+            parts = SEPARATOR.join(("open", claims.channel, claims.user, key))
+            conversation_id = str(uuid5(TURNLOG_NAMESPACE_UUID, parts))
+        command = OpenConversation(
+            at=0,
+            timestamp=0,
+            ref=self._mint(),
+            conversation_id=conversation_id,
+            channel=claims.channel,
+            participant=claims.user,
+            key=key or conversation_id,
+        )
+        outcome = await self._ask(command, headers, key=key)
+        if not isinstance(outcome.event, ConversationOpened | Duplicate):
+            raise self._unexpected(outcome)
+        return conversation_id
+
+    async def commit_turn(self, command: CommitTurn, headers: Headers = ()) -> Receipt:
+        """Store a turn; of a repeat, the first one's receipt. Raises `ProtocolError`."""
+        outcome = await self._ask(command, headers, key=command.turn.key)
+        match outcome.event:
+            case TurnCommitted() as event:
+                return Receipt(event.turn.id, event.seq, outcome.timestamp)
+            case Duplicate() as event:
+                return Receipt(event.id, event.of_seq, event.of_timestamp, duplicate=True)
+            case _:
+                raise self._unexpected(outcome)
+
+    def turn(
+        self, conversation_id: str, claims: Claims, sender: str, message: UserMessage, *, ref: str | None = None
+    ) -> CommitTurn:
+        """The command for a person's message. Its idempotency key is the message's `client_id`."""
+        key = message.client_id
+        minted = str(uuid4()) if key is None else message_id(conversation_id, turn_key(sender, key))
+        turn = Turn(
+            id=minted,
+            sender=sender,
+            channel=claims.channel,
+            type=message.type,
+            key=key,
+            client_id=message.client_id,
+            text=message.text,
+            data=message.data,
+            metadata=message.metadata,
+            meta=message.meta,
+            reply_to=message.reply_to,
+            client_at=message.client_at,
+        )
+        return CommitTurn(at=0, timestamp=0, ref=ref or self._mint(), conversation_id=conversation_id, turn=turn)
+
+    async def close_conversation(self, conversation_id: str, by: str, headers: Headers = ()) -> None:
+        """Close it; closing a closed one changes nothing. Raises `ProtocolError`."""
+        command = CloseConversation(
+            at=0,
+            timestamp=0,
+            ref=self._mint(),
+            conversation_id=conversation_id,
+            by=by,
+            reason="manual",
+            id=str(uuid4()),
+        )
+        await self._ask(command, headers, accepted=RefusedReason.CONVERSATION_CLOSED)
+
+    async def reopen_conversation(self, conversation_id: str, by: str, headers: Headers = ()) -> None:
+        """Open it again; reopening an open one changes nothing. Raises `ProtocolError`."""
+        command = ReopenConversation(
+            at=0, timestamp=0, ref=self._mint(), conversation_id=conversation_id, by=by, id=str(uuid4())
+        )
+        await self._ask(command, headers)
+
+    async def _ask(
+        self, command: Command, headers: Headers, *, key: str | None = None, accepted: RefusedReason | None = None
+    ) -> Entry:
+        ref = command.ref or ""
+        outcome: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
+        self._hub.wait(ref, lambda entry: None if outcome.done() else outcome.set_result(entry))
+        began = time.monotonic()
+        try:
+            written = await self._send(command, headers)
+            entry = await self._outcome(outcome, written, key)
+        finally:
+            self._hub.forget(ref)
+        self._metrics.commit_wait.observe(time.monotonic() - began)
+        event = entry.event
+        if isinstance(event, Refused) and event.reason is not accepted:
+            raise refusal(event.reason, event.detail)
+        return entry
+
+    async def _send(self, command: Command, headers: Headers) -> asyncio.Future[Written]:
+        try:
+            return await self._intake.send(command, headers=headers)
+        except Unavailable as error:
+            raise unavailable(error) from error
+        except Unencodable as error:
+            raise ProtocolError("invalid_message", str(error)) from error
+
+    async def _outcome(
+        self, outcome: asyncio.Future[Entry], written: asyncio.Future[Written], key: str | None
+    ) -> Entry:
+        deadline = time.monotonic() + self._commit_wait_s
+        pending: set[asyncio.Future[Entry] | asyncio.Future[Written]] = {outcome, written}
+        while pending:
+            done, pending = await asyncio.wait(
+                pending, timeout=max(0.0, deadline - time.monotonic()), return_when=asyncio.FIRST_COMPLETED
+            )
+            if outcome in done:
+                return outcome.result()
+            if not done:
+                break
+            error = written.exception()
+            if error is not None:
+                raise unavailable(error) from error
+        if not written.done():
+            raise unavailable(TimeoutError("Kafka has not confirmed it"))
+        raise ProtocolError(
+            "pending",
+            "accepted, but not committed yet: it will be. Repeating it with the same key is safe",
+            retry_after_ms=RETRY_AFTER_MS,
+            details={"key": key, "budgetMs": RETRY_BUDGET_MS},
+        )
+
+    def _unexpected(self, outcome: Entry) -> ProtocolError:
+        return ProtocolError("internal", f"the journal answered with {type(outcome.event).__name__}")
+
+
+def unavailable(error: BaseException) -> ProtocolError:
+    """The intake does not have the command, as far as is known."""
+    return ProtocolError(
+        "unavailable",
+        f"not taken: {error}",
+        retry_after_ms=RETRY_AFTER_MS,
+        details={"budgetMs": RETRY_BUDGET_MS},
+    )

@@ -1,0 +1,207 @@
+"""One WebSocket: a reader, a writer and a submitter around a session without IO.
+
+The reader feeds the session and never waits for Kafka or Postgres; the submitter writes to the intake in the order of
+the frames; the writer sends what the session wrote. A peer that reads too slowly is closed, and delays nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import structlog
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from connectors.gateway.clock import wall_ms
+from connectors.gateway.protocol import limits
+from connectors.gateway.protocol.actions import Action, Close, SubmitFrame, SubmitTurn, Write
+from connectors.gateway.protocol.errors import CLOSE_INTERNAL, CLOSE_SLOW, close_reason
+from connectors.gateway.protocol.session import Session, State
+
+log = structlog.get_logger(__name__)
+
+# Submits that wait for the producer; the reader stops reading beyond.
+SUBMITS_MAX = 1_000
+CLOSE_WAIT_S = 2.0
+FINISH_WAIT_S = 5.0
+SLOW_RETRY_MS = 1_000
+
+# Name of the scope's extension under which the server offers to cut the connection.
+ABORT_EXTENSION = "turnlog.abort"
+
+Submit = SubmitTurn | SubmitFrame
+
+
+class Connection:
+    """What both kinds of socket share. Subclasses say what their session's actions mean."""
+
+    kind = "socket"
+
+    def __init__(self, websocket: WebSocket, session: Session) -> None:
+        self._websocket = websocket
+        self._session = session
+        self._outbound: deque[bytes] = deque()
+        self._writable = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._submits: deque[Submit] = deque()
+        self._submittable = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._close: Close | None = None
+        self._finishing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.on_close: Callable[[int], None] = lambda _: None
+        self.closed = asyncio.Event()
+
+    # --------------------------------------------------------------------------------------------------- actions
+    def perform(self, actions: Sequence[Action]) -> None:
+        """Do what the session asks for. Never waits."""
+        for action in actions:
+            match action:
+                case Write():
+                    self._enqueue(action.frame)
+                case Close():
+                    self._end(action)
+                case SubmitTurn() | SubmitFrame():
+                    self._submits.append(action)
+                    self._submittable.set()
+                    if len(self._submits) >= SUBMITS_MAX:
+                        self._room.clear()
+                case _:
+                    self._spawn(self._do(action))
+
+    def tick(self) -> None:
+        """About once a second."""
+        self.perform(self._session.tick(wall_ms()))
+
+    def end(self, code: int, reason: str = "") -> None:
+        """Close it from this side."""
+        self.perform(self._session.end(code, reason))
+
+    @property
+    def ending(self) -> bool:
+        """Whether it is closed or being closed."""
+        return self._session.state is State.CLOSED
+
+    async def _do(self, action: Action) -> None:
+        raise NotImplementedError
+
+    async def _submit(self, submit: Submit) -> None:
+        raise NotImplementedError
+
+    async def _gone(self) -> None:
+        """The connection is over."""
+
+    def _may_write(self) -> bool:
+        """Whether the next frame may still be written."""
+        return True
+
+    # ------------------------------------------------------------------------------------------------------ life
+    async def serve(self, first: str | bytes) -> None:
+        """Run it until either side ends it; `first` is the message that was read before the session was made."""
+        writer = asyncio.create_task(self._write())
+        submitter = asyncio.create_task(self._submit_all())
+        try:
+            self.perform(self._session.receive(first, wall_ms()))
+            await self._read()
+        finally:
+            self._session.gone()
+            await self._finish(writer, submitter)
+            self.closed.set()
+            await self._gone()
+
+    async def _finish(self, writer: asyncio.Task[None], submitter: asyncio.Task[None]) -> None:
+        """What was read is still submitted, since the peer may have sent its last answer and left."""
+        self._finishing = True
+        self._submittable.set()
+        for task in self._tasks:
+            task.cancel()
+        if self._close is None:
+            writer.cancel()
+        await asyncio.wait({writer, submitter, *self._tasks}, timeout=FINISH_WAIT_S)
+        submitter.cancel()
+        writer.cancel()
+        await asyncio.wait({writer, submitter})
+
+    async def _read(self) -> None:
+        while self._session.state is not State.CLOSED:
+            message = await self._websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            raw = message.get("text")
+            self.perform(self._session.receive(raw if raw is not None else message["bytes"], wall_ms()))
+            await self._room.wait()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                while self._outbound:
+                    if not self._may_write():
+                        self._outbound.clear()
+                        break
+                    frame = self._outbound.popleft()
+                    await self._websocket.send_text(frame.decode())
+                self._drained.set()
+                if self._close is not None:
+                    await self._say_close(self._close)
+                    return
+                self._writable.clear()
+                await self._writable.wait()
+        except (WebSocketDisconnect, OSError):
+            self._session.gone()  # the reader sees the end of it too
+
+    async def _say_close(self, close: Close) -> None:
+        self.on_close(close.code)
+        await self._websocket.close(close.code, close.reason)
+
+    async def _submit_all(self) -> None:
+        while True:
+            while self._submits:
+                submit = self._submits.popleft()
+                self._room.set()
+                await self._submit(submit)
+            if self._finishing:
+                return
+            self._submittable.clear()
+            await self._submittable.wait()
+
+    # --------------------------------------------------------------------------------------------------- helpers
+    def _enqueue(self, frame: bytes) -> None:
+        if len(self._outbound) >= limits.OUTBOUND_FRAMES:
+            log.warning("a slow consumer is closed", kind=self.kind, connection=self._session.connection_id)
+            self._outbound.clear()
+            self.perform(self._session.end(CLOSE_SLOW, close_reason("slow_consumer", SLOW_RETRY_MS)))
+            return
+        self._outbound.append(frame)
+        self._drained.clear()
+        self._writable.set()
+
+    def _end(self, close: Close) -> None:
+        self._close = close
+        self._writable.set()
+        asyncio.get_running_loop().call_later(CLOSE_WAIT_S, self._cut)
+
+    def _cut(self) -> None:
+        """Cut the connection unless it has ended: a peer that reads nothing takes no close frame either."""
+        abort = self._websocket.scope["extensions"].get(ABORT_EXTENSION)
+        if abort is not None and not self.closed.is_set():
+            abort()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:
+            log.exception("a connection failed", kind=self.kind, connection=self._session.connection_id)
+            self.perform(self._session.end(CLOSE_INTERNAL, "internal error"))
+
+    async def _until_drained(self) -> None:
+        """Wait until the peer has taken what was written so far."""
+        await self._drained.wait()

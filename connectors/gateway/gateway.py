@@ -1,0 +1,241 @@
+"""The gateway's parts, put together, and its life: catching up, ready, draining, stopped.
+
+STARTING ──tail caught up──▶ READY ──SIGTERM──▶ DRAINING ──sockets closed──▶ STOPPED
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from itertools import count
+from typing import TYPE_CHECKING
+
+import structlog
+
+from connectors.gateway.auth import Tokens
+from connectors.gateway.clock import PauseGuard
+from connectors.gateway.commands import Commands
+from connectors.gateway.connection import Connection
+from connectors.gateway.directory import Directory
+from connectors.gateway.history import History, JournalScan
+from connectors.gateway.hub import Hub
+from connectors.gateway.membership import Membership
+from connectors.gateway.metrics import GatewayMetrics
+from connectors.gateway.ports import ConversationInfo, Intake, ReadModel, Store, Unavailable
+from connectors.gateway.protocol.errors import CLOSE_RESTART, ProtocolError, close_reason
+from connectors.gateway.protocol.session import Claims
+from connectors.gateway.recent import Recent
+from connectors.gateway.sockets import AgentConnection
+from streams.runtime.partitioning import partition_of
+from streams.settings import Settings
+
+if TYPE_CHECKING:
+    from connectors.gateway.sse import EventStream
+
+log = structlog.get_logger(__name__)
+
+TICK_S = 1.0
+# A beat is this many times more often than the pause that ends the agents' connections.
+BEATS = 20
+# Clients of a gateway that goes away come back spread over so long.
+RECONNECT_MS = 1_000
+CLOSE_WAIT_S = 5.0
+DRAIN_POLL_S = 0.05
+STARTING_RETRY_MS = 500
+
+
+class Phase(StrEnum):
+    """Where a gateway is in its life; see the module."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+
+TRANSITIONS: dict[Phase, frozenset[Phase]] = {
+    Phase.STARTING: frozenset({Phase.READY, Phase.DRAINING}),
+    Phase.READY: frozenset({Phase.DRAINING}),
+    Phase.DRAINING: frozenset({Phase.STOPPED}),
+    Phase.STOPPED: frozenset(),
+}
+
+
+class Gateway:
+    """What requests and sockets work with. The ports are given; see `app` for the real ones."""
+
+    def __init__(
+        self, settings: Settings, *, intake: Intake, read_model: ReadModel, scan: JournalScan, store: Store
+    ) -> None:
+        self.settings = settings
+        self.metrics = GatewayMetrics()
+        self.intake = intake
+        self.read_model = read_model
+        self.directory = Directory(store)
+        self.tokens = Tokens(self.directory, settings.token_ttl_s)
+        self.recent = Recent(intake.partitions)
+        self.membership = Membership(
+            intake, heartbeat_ms=settings.gateway_heartbeat_ms, on_ended=lambda _: self._end_agents("gateway_expired")
+        )
+        self.directory.on_document.append(self.membership.set_config)
+        self.hub = Hub(self.recent, self.membership, self.metrics)
+        self.history = History(read_model, self.recent, scan, self.partition_of)
+        nonce, numbers = secrets.token_hex(6), count(1)
+        self.mint: Callable[[], str] = lambda: f"{nonce}-{next(numbers)}"
+        self.commands = Commands(intake, self.hub, self.metrics, self.mint, settings.commit_wait_ms)
+        self.phase = Phase.STARTING
+        self._guard = PauseGuard(settings.member_ttl_ms / 2 / 1000)
+        self._connections: set[Connection] = set()
+        self.streams: set[EventStream] = set()
+        """Open server-sent event streams."""
+
+    # ------------------------------------------------------------------------------------------------------ life
+    async def run(self) -> None:
+        """The background work; runs until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.directory.run())
+            tasks.create_task(self.membership.run())
+            tasks.create_task(self._beat())
+            tasks.create_task(self._tick())
+
+    def ready(self) -> None:
+        """The tail is caught up."""
+        if self.phase is Phase.STARTING:
+            self._move(Phase.READY)
+            self.metrics.ready.set(1)
+
+    async def drain(self) -> None:
+        """Take nobody in; let accepted runs end within the budget; close every socket; say goodbye."""
+        self._move(Phase.DRAINING)
+        self.metrics.ready.set(0)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.settings.drain_budget_ms / 1000
+        for connection in list(self._connections):
+            if not isinstance(connection, AgentConnection):
+                connection.end(CLOSE_RESTART, _restart_reason())
+        for stream in list(self.streams):
+            stream.end()
+        while True:
+            for agent in self._agents():
+                if not agent.session.runs_open:
+                    self._leave(agent)
+            if loop.time() >= deadline or not self._agents():
+                break
+            await asyncio.sleep(DRAIN_POLL_S)
+        for agent in self._agents():
+            self._leave(agent)
+        await self._until_closed()
+        await self.membership.goodbye()
+        self._move(Phase.STOPPED)
+
+    def refusal(self) -> ProtocolError | None:
+        """Why nobody can be served now; None: they can."""
+        match self.phase:
+            case Phase.READY:
+                return None
+            case Phase.STARTING:
+                return ProtocolError(
+                    "unavailable", "the gateway is catching up with the journal", retry_after_ms=STARTING_RETRY_MS
+                )
+            case _:
+                return ProtocolError("unavailable", "the gateway is stopping", retry_after_ms=RECONNECT_MS)
+
+    # ----------------------------------------------------------------------------------------------- connections
+    @asynccontextmanager
+    async def serving(self, connection: Connection) -> AsyncIterator[None]:
+        """While a connection is served."""
+        self._connections.add(connection)
+        gauge = self.metrics.connections.labels(connection.kind)
+        gauge.inc()
+        connection.on_close = lambda code: self.metrics.closes.labels(str(code)).inc()
+        try:
+            yield
+        finally:
+            gauge.dec()
+            self._connections.discard(connection)
+
+    def ended_by_pause(self) -> bool:
+        """Whether this process stood still so long that its agents may have lost their runs; then they are closed."""
+        if not self._guard.paused():
+            return False
+        log.warning("this process stood still: the agents' connections are closed before anything is written to them")
+        self._guard.resume()
+        self._end_agents("gateway_paused")
+        return True
+
+    def relay(self, conversation_id: str, frame: bytes, sender: object) -> None:
+        """Show a transient frame to the conversation's viewers here, but its sender."""
+        self.hub.relay(conversation_id, frame, sender)
+
+    def _agents(self) -> list[AgentConnection]:
+        return [c for c in self._connections if isinstance(c, AgentConnection) and not c.ending]
+
+    def _leave(self, agent: AgentConnection) -> None:
+        agent.leave_reason = "drained"
+        agent.end(CLOSE_RESTART, _restart_reason())
+
+    def _end_agents(self, reason: str) -> None:
+        self.metrics.incarnations.inc()
+        for agent in self._agents():
+            agent.end(CLOSE_RESTART, close_reason(reason, random.randint(0, RECONNECT_MS)))  # noqa: S311 -- jitter
+
+    async def _until_closed(self) -> None:
+        waiting = [asyncio.create_task(connection.closed.wait()) for connection in self._connections]
+        if waiting:
+            await asyncio.wait(waiting, timeout=CLOSE_WAIT_S)
+            for task in waiting:
+                task.cancel()
+
+    # ------------------------------------------------------------------------------------------------ conversations
+    def partition_of(self, conversation_id: str) -> int:
+        """Where a conversation lies."""
+        return partition_of(conversation_id, self.intake.partitions)
+
+    async def conversation_for(self, claims: Claims, conversation_id: str) -> ConversationInfo:
+        """The conversation, if these claims give access to it; raises the `ProtocolError` that refuses it."""
+        if claims.conversation_id is not None and claims.conversation_id != conversation_id:
+            raise ProtocolError("forbidden", "the token is for another conversation")
+        info = await self.conversation(conversation_id)
+        # Whether a conversation of somebody else exists is not told.
+        if info.channel != claims.channel or (claims.conversation_id is None and info.participant != claims.user):
+            raise ProtocolError("conversation_not_found", "no such conversation")
+        return info
+
+    async def conversation(self, conversation_id: str) -> ConversationInfo:
+        """The conversation; raises `conversation_not_found` or `unavailable`."""
+        try:
+            info = await self.history.conversation(conversation_id)
+        except Unavailable as error:
+            raise ProtocolError(
+                "unavailable", f"the conversation cannot be read now: {error}", retry_after_ms=STARTING_RETRY_MS
+            ) from error
+        if info is None:
+            raise ProtocolError("conversation_not_found", "no such conversation")
+        return info
+
+    # ---------------------------------------------------------------------------------------------------- helpers
+    async def _beat(self) -> None:
+        interval = self.settings.member_ttl_ms / 2 / 1000 / BEATS
+        while True:
+            await asyncio.sleep(interval)
+            if not self.ended_by_pause():
+                self._guard.beat()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            for connection in list(self._connections):
+                connection.tick()
+
+    def _move(self, phase: Phase) -> None:
+        if phase not in TRANSITIONS[self.phase]:
+            raise AssertionError(f"a gateway cannot go from {self.phase} to {phase}")
+        self.phase = phase
+
+
+def _restart_reason() -> str:
+    return close_reason("restart", random.randint(0, RECONNECT_MS))  # noqa: S311 -- jitter

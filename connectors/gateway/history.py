@@ -1,0 +1,185 @@
+"""A conversation's past, whole: the read model, what the tail has kept in memory, and Kafka for what lies between.
+
+This is the seam. History ends at the tail's newest entry, so live entries follow it without a gap: what is kept in
+memory begins at the partition's `floor`, and the read model is asked once it has reached the lsn before that. When it
+lags, it is given a moment; then the journal itself is read from where the read model stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from connectors.gateway.ports import ConversationInfo, Position, ReadModel, Stored, Unavailable
+from connectors.gateway.protocol.render import raw
+from connectors.gateway.recent import Recent, updated
+from streams.core.events import ConversationOpened, Entry, FrameCommitted, RunEnded, RunMoved, TurnCommitted
+
+# How long a lagging read model is waited for before the journal is read, and how often it is asked.
+LAG_WAIT_S = 0.5
+LAG_POLL_S = 0.02
+
+
+class JournalScan(Protocol):
+    """The journal, read directly."""
+
+    def read(self, partition: int, from_offset: int, below_lsn: int) -> AsyncIterator[Entry]:
+        """Committed entries from an offset on, those with an lsn below `below_lsn`."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A part of a transcript, ascending without a gap. `head`: the conversation's last seq when it was read."""
+
+    stored: Sequence[Stored]
+    head: int
+
+
+class _Gap(msgspec.Struct):
+    """What the journal holds of one conversation between the read model and memory."""
+
+    entries: list[Entry]
+    superseded: set[int]
+
+
+class History:
+    """Reads; holds nothing of its own."""
+
+    def __init__(
+        self,
+        read_model: ReadModel,
+        recent: Recent,
+        scan: JournalScan,
+        partition_of: Callable[[str], int],
+        *,
+        lag_wait_s: float = LAG_WAIT_S,
+    ) -> None:
+        self._read_model = read_model
+        self._recent = recent
+        self._scan = scan
+        self._partition_of = partition_of
+        self._lag_wait_s = lag_wait_s
+
+    async def conversation(self, conversation_id: str) -> ConversationInfo | None:
+        """The conversation as of the tail's newest entry; None: there is none. Raises `Unavailable`."""
+        opened = self._recent.entries(conversation_id)
+        if opened and isinstance(opened[0].event, ConversationOpened):
+            return self._recent.info(conversation_id, None)
+        position = await self._caught_up(conversation_id)
+        stored = await self._read_model.conversation(conversation_id)
+        info = self._recent.info(conversation_id, stored)
+        if self._complete(conversation_id, position):
+            return info
+        gap = await self._gap(conversation_id, position)
+        for entry in gap.entries:
+            info = updated(info, entry)
+        return self._recent.info(conversation_id, info)
+
+    async def page(self, conversation_id: str, after: int, limit: int) -> Page:
+        """At most `limit` numbered entries after `after`. Raises `Unavailable`."""
+        kept = [entry for entry in self._recent.entries(conversation_id) if entry.event.seq]
+        if kept and kept[0].event.seq <= after + 1:
+            return Page(self._following(conversation_id, [], kept, after, limit), kept[-1].event.seq)
+        position = await self._caught_up(conversation_id)
+        stored = list(await self._read_model.transcript(conversation_id, after, limit))
+        between: list[Entry] = []
+        if not self._complete(conversation_id, position):
+            gap = await self._gap(conversation_id, position)
+            between = [entry for entry in gap.entries if entry.event.seq]
+            stored = [_marked(item, gap.superseded) for item in stored]
+        # Taken after the last wait: nothing that came meanwhile is missing between this and the live entries.
+        kept = [entry for entry in self._recent.entries(conversation_id) if entry.event.seq]
+        newest = [entry.event.seq for entry in (*between[-1:], *kept[-1:])]
+        if newest:
+            head = max(newest)
+        else:
+            info = await self._read_model.conversation(conversation_id)
+            head = info.head_seq if info is not None else 0
+        return Page(self._following(conversation_id, stored, [*between, *kept], after, limit), head)
+
+    def head(self, conversation_id: str) -> int:
+        """Highest seq of the conversation that is in memory; 0: none is."""
+        entries = self._recent.entries(conversation_id)
+        return entries[-1].event.seq if entries else 0
+
+    async def open_interrupts(self, conversation_id: str) -> list[dict[str, Any]]:
+        """`welcome.data.pending`: the questions that wait for an answer. Raises `Unavailable`."""
+        known = [stored.entry for stored in await self._read_model.interrupts(conversation_id)]
+        seen = known[-1].event.seq if known else 0
+        known += [entry for entry in self._recent.entries(conversation_id) if entry.event.seq > seen]
+        pending: dict[str, Any] = {}
+        for entry in known:
+            event = entry.event
+            if isinstance(event, FrameCommitted) and event.frame.type == "interrupt":
+                pending[event.frame.id] = raw(event.frame.data or "{}")
+            elif isinstance(event, FrameCommitted) and event.frame.type == "interrupt_resolved":
+                pending.pop(event.frame.id, None)
+            elif isinstance(event, TurnCommitted) and event.interrupt_id is not None:
+                pending.pop(event.interrupt_id, None)
+        return [{"id": interrupt_id, "data": data} for interrupt_id, data in pending.items()]
+
+    async def turn(self, conversation_id: str, seq: int) -> Entry:
+        """The turn of this seq, which is known to exist. Raises `Unavailable`."""
+        entry = self._recent.turn(conversation_id, seq)
+        if entry is not None:
+            return entry
+        page = await self.page(conversation_id, seq - 1, 1)
+        for stored in page.stored:
+            if stored.entry.event.seq == seq and isinstance(stored.entry.event, TurnCommitted):
+                return stored.entry
+        raise Unavailable(f"turn {seq} of {conversation_id} is in neither the read model nor the journal")
+
+    async def until(self, partition: int, lsn: int) -> Position:
+        """Wait a moment for the read model to reach `lsn`; the position that it is at."""
+        deadline = time.monotonic() + self._lag_wait_s
+        while True:
+            position = await self._read_model.position(partition)
+            if position.lsn >= lsn or time.monotonic() >= deadline:
+                return position
+            await asyncio.sleep(LAG_POLL_S)
+
+    async def _caught_up(self, conversation_id: str) -> Position:
+        partition = self._partition_of(conversation_id)
+        return await self.until(partition, self._recent.floor(partition) - 1)
+
+    def _complete(self, conversation_id: str, position: Position) -> bool:
+        return position.lsn >= self._recent.floor(self._partition_of(conversation_id)) - 1
+
+    async def _gap(self, conversation_id: str, position: Position) -> _Gap:
+        partition = self._partition_of(conversation_id)
+        gap = _Gap([], set())
+        async for entry in self._scan.read(partition, position.journal_offset, self._recent.floor(partition)):
+            event = entry.event
+            if event.conversation_id != conversation_id:
+                continue
+            if event.seq or isinstance(event, ConversationOpened):
+                gap.entries.append(entry)
+            elif isinstance(event, RunMoved | RunEnded):
+                gap.superseded.update(event.superseded)
+        return gap
+
+    def _following(
+        self, conversation_id: str, stored: Sequence[Stored], newer: Sequence[Entry], after: int, limit: int
+    ) -> list[Stored]:
+        """What follows `after` without a gap: first what is stored, then what is newer; they may overlap."""
+        superseded = self._recent.superseded(conversation_id)
+        page: list[Stored] = []
+        expected = after + 1
+        for item in (*stored, *(Stored(entry) for entry in newer)):
+            seq = item.entry.event.seq
+            if seq < expected:
+                continue
+            if seq > expected or len(page) >= limit:
+                break
+            page.append(_marked(item, superseded))
+            expected += 1
+        return page
+
+
+def _marked(item: Stored, superseded: set[int]) -> Stored:
+    if item.entry.event.seq in superseded and not item.superseded:
+        return Stored(item.entry, superseded=True)
+    return item

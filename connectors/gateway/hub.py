@@ -1,0 +1,205 @@
+"""From the journal's tail to whom it concerns: waiting requests, viewers, agents, this gateway's own membership."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from connectors.gateway.clock import wall_ms
+from connectors.gateway.membership import Membership
+from connectors.gateway.metrics import GatewayMetrics
+from connectors.gateway.protocol.actions import Action
+from connectors.gateway.protocol.agent import AgentSession
+from connectors.gateway.recent import Recent
+from streams.core.events import (
+    ConversationClosed,
+    ConversationOpened,
+    ConversationReopened,
+    Duplicate,
+    Entry,
+    FrameCommitted,
+    GatewayEnded,
+    ListWanted,
+    MemberJoined,
+    Refused,
+    RefusedReason,
+    RunEnded,
+    RunMoved,
+    RunOpened,
+    TurnCommitted,
+)
+
+Waiter = Callable[[Entry], None]
+
+
+class ViewerPort(Protocol):
+    """A connection that shows one conversation."""
+
+    def entries(self, entries: Sequence[Entry]) -> None:
+        """Journal entries of the conversation, in order."""
+
+    def relay(self, frame: bytes) -> None:
+        """A transient frame of somebody else."""
+
+
+class AgentPort(Protocol):
+    """An agent's connection."""
+
+    @property
+    def session(self) -> AgentSession: ...
+
+    def perform(self, actions: Sequence[Action]) -> None:
+        """Do what the session asks for."""
+
+
+class Hub:
+    """Knows who waits, who watches, and which agents are connected. All of it is this process's memory."""
+
+    def __init__(self, recent: Recent, membership: Membership, metrics: GatewayMetrics) -> None:
+        self._recent = recent
+        self._membership = membership
+        self._metrics = metrics
+        self._waiters: dict[str, Waiter] = {}
+        self._viewers: dict[str, dict[ViewerPort, None]] = {}
+        self._agents: dict[str, AgentPort] = {}
+        self._runs: dict[str, str] = {}
+        """Run to the member of this gateway that holds it."""
+
+    # ----------------------------------------------------------------------------------------------- registration
+    def wait(self, ref: str, waiter: Waiter) -> None:
+        """Call `waiter` once with the journal's answer to the command of this `ref`."""
+        self._waiters[ref] = waiter
+
+    def forget(self, ref: str) -> None:
+        """Nobody waits any more."""
+        self._waiters.pop(ref, None)
+
+    def watch(self, conversation_id: str, viewer: ViewerPort) -> None:
+        """Show the viewer what comes from now on."""
+        self._viewers.setdefault(conversation_id, {})[viewer] = None
+
+    def unwatch(self, conversation_id: str, viewer: ViewerPort) -> None:
+        """Stop showing. Safe to call twice."""
+        viewers = self._viewers.get(conversation_id)
+        if viewers is not None:
+            viewers.pop(viewer, None)
+            if not viewers:
+                del self._viewers[conversation_id]
+
+    def connect(self, member: str, agent: AgentPort) -> None:
+        """An agent's connection is there."""
+        self._agents[member] = agent
+
+    def disconnect(self, member: str) -> None:
+        """It is gone. Safe to call twice."""
+        if self._agents.pop(member, None) is not None:
+            for run_id in [run for run, holder in self._runs.items() if holder == member]:
+                del self._runs[run_id]
+
+    @property
+    def agents(self) -> Sequence[AgentPort]:
+        """All agents' connections."""
+        return list(self._agents.values())
+
+    def relay(self, conversation_id: str, frame: bytes, sender: object = None) -> None:
+        """Show a transient frame to all viewers of the conversation but its sender."""
+        for viewer in list(self._viewers.get(conversation_id, ())):
+            if viewer is not sender:
+                viewer.relay(frame)
+
+    # ---------------------------------------------------------------------------------------------------- journal
+    def apply(self, partition: int, entries: Sequence[Entry]) -> None:
+        """The partition's next entries."""
+        for entry in entries:
+            self._recent.add(partition, entry)
+            self._route(partition, entry)
+
+    def _route(self, partition: int, entry: Entry) -> None:
+        event = entry.event
+        match event:
+            case TurnCommitted():
+                self._turn(entry, event)
+                self._answer(event.ref, entry)
+            case FrameCommitted():
+                agent = self._agents.get(event.member)
+                if agent is not None:
+                    agent.perform(agent.session.committed(event, entry.timestamp, wall_ms()))
+            case Duplicate() | ConversationOpened() | ConversationClosed() | ConversationReopened():
+                self._answer(event.ref, entry)
+            case Refused():
+                self._refused(entry, event)
+            case MemberJoined():
+                self._joined(partition, event)
+            case RunOpened() | RunMoved() | RunEnded():
+                self._run(event)
+            case ListWanted():
+                self._membership.list_wanted(partition, event)
+            case GatewayEnded():
+                self._membership.gateway_ended(event)
+            case _:
+                pass
+        if event.conversation_id is not None:
+            for viewer in list(self._viewers.get(event.conversation_id, ())):
+                viewer.entries((entry,))
+
+    def _answer(self, ref: str | None, entry: Entry) -> None:
+        if ref is not None and (waiter := self._waiters.pop(ref, None)) is not None:
+            waiter(entry)
+
+    def _turn(self, entry: Entry, event: TurnCommitted) -> None:
+        for assigned in event.assigned:
+            agent = self._agents.get(assigned.member) if assigned.member is not None else None
+            if agent is not None and assigned.member is not None:
+                self._runs[assigned.run_id] = assigned.member
+                agent.perform(agent.session.run_given(assigned.run_id, assigned.run_epoch, entry, wall_ms()))
+                self._metrics.delivered(wall_ms() - entry.timestamp)
+        if event.joins_run is not None and (holder := self._runs.get(event.joins_run)) is not None:
+            agent = self._agents[holder]
+            agent.perform(agent.session.answer_given(event.joins_run, entry, wall_ms()))
+
+    def _refused(self, entry: Entry, event: Refused) -> None:
+        self._metrics.refused(event.reason)
+        if event.reason is RefusedReason.GATEWAY_ENDED and event.member is not None:
+            if event.member.startswith(f"{self._membership.incarnation}."):
+                self._membership.restart("refused as ended")
+            return
+        agent = self._agents.get(event.member) if event.member is not None else None
+        if agent is not None:
+            agent.perform(agent.session.refused(event, wall_ms()))
+        self._answer(event.ref, entry)
+
+    def _joined(self, partition: int, event: MemberJoined) -> None:
+        self._membership.member_joined(event.member, partition)
+        agent = self._agents.get(event.member)
+        if agent is not None:
+            agent.perform(agent.session.joined(partition, wall_ms()))
+
+    def _run(self, event: RunOpened | RunMoved | RunEnded) -> None:
+        if isinstance(event, RunEnded):
+            self._run_over(event.run_id, lambda agent: agent.session.run_ended(event.run_id, event.status, wall_ms()))
+            return
+        to_member, adopted = event.member if isinstance(event, RunOpened) else event.to_member, False
+        if isinstance(event, RunMoved):
+            adopted = event.adopted
+            if event.from_member != to_member:
+                self._run_over(event.run_id, lambda agent: agent.session.run_lost(event.run_id, wall_ms()))
+        agent = self._agents.get(to_member) if to_member is not None else None
+        if agent is None or to_member is None:
+            return
+        self._runs[event.run_id] = to_member
+        agent.perform(
+            agent.session.run_taken_over(
+                event.run_id,
+                event.run_epoch,
+                event.conversation_id or "",
+                event.turn_seq,
+                adopted=adopted,
+                now=wall_ms(),
+            )
+        )
+
+    def _run_over(self, run_id: str, tell: Callable[[AgentPort], list[Action]]) -> None:
+        holder = self._runs.pop(run_id, None)
+        agent = self._agents.get(holder) if holder is not None else None
+        if agent is not None:
+            agent.perform(tell(agent))

@@ -1,0 +1,159 @@
+"""Writing to the intake topics: idempotent, at least once, in order for each key.
+
+A producer of which one send's outcome is not known is thrown away, since its numbering of a partition may have a hole
+that the broker then refuses for ever. What it had queued still ends, one way or the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import structlog
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from connectors.gateway.ports import Headers, Unavailable, Written
+from streams.core.commands import Command
+from streams.runtime.codec import INTAKE_OF, Codec
+from streams.runtime.partitioning import partition_of
+from streams.runtime.signals import Signal
+from streams.settings import Settings
+from streams.topics import Topics
+
+log = structlog.get_logger(__name__)
+
+# Records on their way to the brokers, over all connections; beyond, senders are told to come back.
+IN_FLIGHT_MAX = 5_000
+# Record batches of one request; the broker's own default limit.
+BATCH_BYTES = 256 * 1024
+REQUEST_BYTES = 1024 * 1024
+
+
+class KafkaIntake:
+    """`Intake` on Kafka."""
+
+    def __init__(self, settings: Settings, topics: Topics, codec: Codec, partitions: int) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._codec = codec
+        self._producer: AIOKafkaProducer | None = None
+        self._starting = asyncio.Lock()
+        self._ended: set[asyncio.Task[None]] = set()
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.partitions = partitions
+
+    async def start(self) -> None:
+        """Connect; raises `Unavailable`."""
+        await self._current()
+
+    async def close(self) -> None:
+        """Write what is queued, then disconnect."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.stop()
+        if self._ended:
+            await asyncio.wait(self._ended)
+
+    async def flush(self) -> None:
+        """See `Intake`."""
+        await self._idle.wait()
+
+    async def send(
+        self, command: Command | Signal, *, partition: int | None = None, headers: Headers = ()
+    ) -> asyncio.Future[Written]:
+        """See `Intake`."""
+        if self._in_flight >= IN_FLIGHT_MAX:
+            raise Unavailable(f"{IN_FLIGHT_MAX} records are on their way to Kafka already")
+        conversation_id: str | None = getattr(command, "conversation_id", None)
+        key = None
+        if conversation_id is not None:
+            key = conversation_id.encode()
+            partition = partition_of(conversation_id, self.partitions)
+        value = self._codec.encode_command(command)
+        producer = await self._current()
+        self._begin()
+        try:
+            async with asyncio.timeout(self._settings.request_timeout_ms / 1000):
+                sent = await producer.send(
+                    self._topics.of_schema(INTAKE_OF[type(command)]),
+                    value,
+                    key=key,
+                    partition=partition,
+                    headers=list(headers),
+                )
+        except (KafkaError, TimeoutError) as error:
+            self._end()
+            self._throw_away(producer, error)
+            raise Unavailable(f"Kafka does not take records: {type(error).__name__}") from error
+        written: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        sent.add_done_callback(lambda future: self._sent(producer, future, written))
+        return written
+
+    def _sent(self, producer: AIOKafkaProducer, sent: asyncio.Future[Any], written: asyncio.Future[Written]) -> None:
+        self._end()
+        error: BaseException | None = asyncio.CancelledError() if sent.cancelled() else sent.exception()
+        if error is not None:
+            self._throw_away(producer, error)
+        if written.done():
+            return  # whoever waited has gone
+        if error is not None:
+            written.set_exception(Unavailable(f"Kafka did not confirm the record: {type(error).__name__}"))
+            written.exception()  # senders that need no outcome do not ask
+        else:
+            metadata = sent.result()
+            written.set_result(Written(metadata.partition, metadata.offset))
+
+    def _begin(self) -> None:
+        self._in_flight += 1
+        self._idle.clear()
+
+    def _end(self) -> None:
+        self._in_flight -= 1
+        if not self._in_flight:
+            self._idle.set()
+
+    async def _current(self) -> AIOKafkaProducer:
+        producer = self._producer
+        if producer is not None:
+            return producer
+        async with self._starting:
+            if self._producer is not None:
+                return self._producer
+            timeout_ms = self._settings.request_timeout_ms
+            producer = AIOKafkaProducer(
+                bootstrap_servers=self._settings.kafka,
+                client_id="turnlog-gateway",
+                enable_idempotence=True,
+                acks="all",
+                linger_ms=0,
+                max_batch_size=BATCH_BYTES,
+                max_request_size=REQUEST_BYTES,
+                request_timeout_ms=timeout_ms,
+                retry_backoff_ms=50,
+            )
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await producer.start()
+            except (KafkaError, TimeoutError) as error:
+                await producer.stop()
+                raise Unavailable(f"Kafka does not answer: {type(error).__name__}") from error
+            self._producer = producer
+            return producer
+
+    def _throw_away(self, producer: AIOKafkaProducer, error: BaseException) -> None:
+        if self._producer is not producer:
+            return
+        log.warning("the intake's producer is replaced: the outcome of a send is not known", error=repr(error))
+        self._producer = None
+        task = asyncio.get_running_loop().create_task(self._stop(producer))
+        self._ended.add(task)
+        task.add_done_callback(self._ended.discard)
+
+    async def _stop(self, producer: AIOKafkaProducer) -> None:
+        try:
+            await producer.stop()
+        except (KafkaError, TimeoutError) as error:
+            log.info("a replaced producer ended with an error", error=repr(error))

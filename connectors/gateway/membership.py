@@ -1,0 +1,268 @@
+"""This gateway's members, told to every partition: joins, leaves, heartbeats, lists and the document of channels.
+
+Each change is (incarnation, n) and goes to all partitions in the order of n, by one task. A partition that missed one
+asks for the list in the journal and gets it. When a partition has ended the incarnation (it believed the gateway dead),
+every member is gone for good: their sockets are closed and the gateway goes on as a new incarnation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+import structlog
+
+from connectors.gateway.ports import Intake, Unavailable, Written
+from streams.core.commands import ApplyConfig, ApplyList, Command, Join, Leave, ListedMember
+from streams.core.events import GatewayEnded, ListWanted
+from streams.runtime.partitioning import partition_of
+from streams.runtime.signals import Goodbye, Heartbeat, Signal
+
+log = structlog.get_logger(__name__)
+
+Message = Command | Signal
+
+
+class Member(msgspec.Struct, kw_only=True):
+    """One agent connection. `frames_end`: per partition, the offset after its last frame there."""
+
+    id: str
+    channel: str
+    group: str
+    each: bool
+    watermarks: dict[str, int]
+    joined: set[int] = msgspec.field(default_factory=set)
+    frames_end: dict[int, int] = msgspec.field(default_factory=dict)
+    unwritten: set[asyncio.Future[Written]] = msgspec.field(default_factory=set)
+
+    def wrote(self, written: asyncio.Future[Written]) -> None:
+        """A frame of this member is on its way; it counts into `frames_end` once it is written."""
+        self.unwritten.add(written)
+        written.add_done_callback(self._written)
+
+    def _written(self, written: asyncio.Future[Written]) -> None:
+        self.unwritten.discard(written)
+        if not written.cancelled() and written.exception() is None:
+            where = written.result()
+            self.frames_end[where.partition] = max(self.frames_end.get(where.partition, 0), where.offset + 1)
+
+
+def group_of(channel: str, group: str | None, member: str, *, each: bool) -> str:
+    """The qualified group: the channel's implicit one, a named one, or one of the member's own."""
+    if group is not None:
+        return f"{channel}/{group}"
+    return f"{channel}/~{member}" if each else channel
+
+
+class Membership:
+    """See the module. `on_ended` closes all agent connections; it is called after the new incarnation is there."""
+
+    def __init__(self, intake: Intake, *, heartbeat_ms: int, on_ended: Callable[[str], None]) -> None:
+        self._intake = intake
+        self._heartbeat_s = heartbeat_ms / 1000
+        self._on_ended = on_ended
+        self._members: dict[str, Member] = {}
+        self._jobs: asyncio.Queue[tuple[Callable[[], Iterator[tuple[int, Message]]], asyncio.Future[None] | None]] = (
+            asyncio.Queue()
+        )
+        self._count = 0
+        self._n = 0
+        self._config: tuple[int, str] = (0, "")
+        self._stopping = False
+        self.incarnation = _incarnation()
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """Members of the current incarnation, by id."""
+        return self._members
+
+    def new_member_id(self) -> str:
+        """An id that was never used and never will be."""
+        self._count += 1
+        return f"{self.incarnation}.{self._count}"
+
+    # ------------------------------------------------------------------------------------------------- changes
+    async def join(self, member: Member) -> None:
+        """Tell every partition; returns once the brokers have it. Raises `Unavailable`."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._jobs.put_nowait((lambda: self._joined(member), done))
+        await done
+
+    async def leave(self, member_id: str, reason: str) -> None:
+        """Tell every partition, after the member's last frame is written. Unknown members have left already."""
+        member = self._members.get(member_id)
+        if member is None:
+            return
+        if member.unwritten:
+            await asyncio.wait(member.unwritten)
+        if member_id in self._members:
+            self._jobs.put_nowait((lambda: self._left(member, reason), None))
+
+    def set_config(self, version: int, document: str) -> None:
+        """A newer document: broadcast it, and carry its version from now on."""
+        self._config = (version, document)
+        everywhere = ApplyConfig(at=0, timestamp=0, version=version, document=document)
+        self._jobs.put_nowait((lambda: self._to_all(everywhere), None))
+
+    async def run(self) -> None:
+        """Write what is asked for, in order, and a heartbeat every interval."""
+        loop = asyncio.get_running_loop()
+        next_beat = loop.time()
+        while True:
+            try:
+                async with asyncio.timeout_at(next_beat):
+                    job, done = await self._jobs.get()
+            except TimeoutError:
+                next_beat = max(next_beat + self._heartbeat_s, loop.time())
+                job, done = self._beat, None
+            await self._write(job, done)
+
+    async def goodbye(self) -> None:
+        """The last words: all members left; write what is queued, then Goodbye on every partition."""
+        while not self._jobs.empty():
+            job, done = self._jobs.get_nowait()
+            await self._write(job, done)
+        await self._write(lambda: self._to_all(Goodbye(gateway=self.incarnation)), None)
+        await self._intake.flush()
+
+    # ------------------------------------------------------------------------------------------------- journal
+    def list_wanted(self, partition: int, event: ListWanted) -> None:
+        """A partition asks for the members, or for the document."""
+        if event.gateway != self.incarnation:
+            return
+        if event.of == "config":
+            version, document = self._config
+            if version > event.have:
+                config = ApplyConfig(at=0, timestamp=0, version=version, document=document)
+                self._jobs.put_nowait((lambda: iter([(partition, config)]), None))
+        else:
+            self._jobs.put_nowait((lambda: self._list(partition), None))
+
+    def member_joined(self, member_id: str, partition: int) -> None:
+        """A partition took the member."""
+        member = self._members.get(member_id)
+        if member is None:
+            return
+        member.joined.add(partition)
+        if len(member.joined) == self._intake.partitions:
+            member.watermarks = {}  # every partition has them now
+
+    def gateway_ended(self, event: GatewayEnded) -> None:
+        """A partition ended an incarnation; see the module when it is this one."""
+        if event.gateway == self.incarnation:
+            self.restart(event.reason)
+
+    def restart(self, reason: str) -> None:
+        """Go on as a new incarnation: all members of this one are over, on every partition."""
+        ended = self.incarnation
+        self.incarnation = _incarnation()
+        self._members = {}
+        self._n = 0
+        self._jobs.put_nowait((lambda: self._to_all(Goodbye(gateway=ended)), None))
+        log.warning("this gateway was given up by others; going on as a new one", ended=ended, reason=reason)
+        self._on_ended(reason)
+
+    # ------------------------------------------------------------------------------------------------- records
+    def _joined(self, member: Member) -> Iterator[tuple[int, Message]]:
+        if not member.id.startswith(f"{self.incarnation}."):
+            raise Unavailable("the gateway's incarnation ended meanwhile")
+        self._n += 1
+        self._members[member.id] = member
+        split = self._split(member.watermarks)
+        for partition in range(self._intake.partitions):
+            yield (
+                partition,
+                Join(
+                    at=0,
+                    timestamp=0,
+                    gateway=self.incarnation,
+                    n=self._n,
+                    member=member.id,
+                    channel=member.channel,
+                    group=member.group,
+                    each=member.each,
+                    watermarks=split.get(partition, {}),
+                ),
+            )
+
+    def _left(self, member: Member, reason: str) -> Iterator[tuple[int, Message]]:
+        if self._members.pop(member.id, None) is None:
+            return
+        self._n += 1
+        for partition in range(self._intake.partitions):
+            yield (
+                partition,
+                Leave(
+                    at=0,
+                    timestamp=0,
+                    gateway=self.incarnation,
+                    n=self._n,
+                    member=member.id,
+                    reason=reason,
+                    frames_end=member.frames_end.get(partition, 0),
+                ),
+            )
+
+    def _list(self, partition: int) -> Iterator[tuple[int, Message]]:
+        members = tuple(
+            ListedMember(
+                member=member.id,
+                channel=member.channel,
+                group=member.group,
+                each=member.each,
+                watermarks=self._split(member.watermarks).get(partition, {}),
+            )
+            for member in self._members.values()
+        )
+        yield partition, ApplyList(at=0, timestamp=0, gateway=self.incarnation, n=self._n, members=members)
+
+    def _beat(self) -> Iterator[tuple[int, Message]]:
+        return self._to_all(Heartbeat(gateway=self.incarnation, n=self._n, config_version=self._config[0]))
+
+    def _to_all(self, message: Message) -> Iterator[tuple[int, Message]]:
+        return ((partition, message) for partition in range(self._intake.partitions))
+
+    def _split(self, watermarks: Mapping[str, int]) -> dict[int, dict[str, int]]:
+        split: dict[int, dict[str, int]] = {}
+        for conversation_id, seq in watermarks.items():
+            split.setdefault(partition_of(conversation_id, self._intake.partitions), {})[conversation_id] = seq
+        return split
+
+    async def _write(self, job: Callable[[], Iterator[tuple[int, Message]]], done: asyncio.Future[None] | None) -> None:
+        futures: list[asyncio.Future[Written]] = []
+        failure: Unavailable | None = None
+        try:
+            for partition, message in job():
+                futures.append(await self._intake.send(message, partition=partition))
+        except Unavailable as error:
+            # What a partition misses, it asks for: its count of this gateway's changes is behind.
+            failure = error
+            log.warning("partitions were not told of a membership change; they will ask", error=str(error))
+        if done is None or done.done():
+            return
+        if failure is not None:
+            done.set_exception(failure)
+        else:
+            _when_written(futures, done)
+
+
+def _when_written(futures: list[asyncio.Future[Written]], done: asyncio.Future[None]) -> None:
+    all_written: asyncio.Future[Any] = asyncio.gather(*futures, return_exceptions=True)
+
+    def finish(gathered: asyncio.Future[Any]) -> None:
+        if done.done():
+            return
+        failed = next((outcome for outcome in gathered.result() if isinstance(outcome, Exception)), None)
+        if failed is not None:
+            done.set_exception(failed)
+        else:
+            done.set_result(None)
+
+    all_written.add_done_callback(finish)
+
+
+def _incarnation() -> str:
+    return f"gw-{secrets.token_hex(6)}"

@@ -1,0 +1,149 @@
+"""What the gateway asks of the outside; Kafka and Postgres implement it, and memory does in tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from streams.core.commands import Command
+from streams.core.events import Entry
+from streams.fence.signing import KeyRing
+from streams.runtime.signals import Signal
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+class Unavailable(Exception):
+    """Kafka or Postgres cannot be asked now. What was asked for may have happened, or not: repeats are safe by key."""
+
+
+class Written(msgspec.Struct, frozen=True):
+    """Where an intake record lies."""
+
+    partition: int
+    offset: int
+
+
+class Intake(Protocol):
+    """The intake topics, written at least once, in the order of the calls for one key or partition."""
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions every topic by conversation has."""
+
+    async def send(
+        self, command: Command | Signal, *, partition: int | None = None, headers: Headers = ()
+    ) -> asyncio.Future[Written]:
+        """Queue a record: `partition` for membership, by the conversation otherwise. Raises `Unavailable`; so may the
+        future, which is done once the brokers have it."""
+
+    async def flush(self) -> None:
+        """Wait until everything queued is written or has failed."""
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A numbered entry of a transcript. `superseded`: another process did that part again."""
+
+    entry: Entry
+    superseded: bool = False
+
+
+class ConversationInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation at a glance; times in ms since the epoch."""
+
+    id: str
+    channel: str
+    participant: str | None
+    external_id: str | None = None
+    status: str = "open"
+    head_seq: int = 0
+    opened_at: int = 0
+    updated_at: int = 0
+    metadata: str | None = None
+
+
+class OpenRun(msgspec.Struct, frozen=True):
+    """A run that nobody has ended yet."""
+
+    run_id: str
+    turn_seq: int
+    group: str
+    member: str | None
+    run_epoch: int
+
+
+class MemberInfo(msgspec.Struct, frozen=True):
+    """A member as the read model has it."""
+
+    member: str
+    group: str
+    channel: str
+    gateway: str
+    since: int
+    partitions: int
+
+
+class LeaseInfo(msgspec.Struct, frozen=True):
+    """A row of the lease table."""
+
+    partition: int
+    worker: str
+    writer_epoch: int
+    live: bool
+    expires_in_ms: int
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far the read model is in a partition. `journal_offset`: the next record to read."""
+
+    lsn: int = 0
+    journal_offset: int = 0
+
+
+class ListQuery(msgspec.Struct, frozen=True):
+    """Filters of a list of conversations; `cursor` is the last page's `next_cursor`."""
+
+    limit: int
+    cursor: str | None = None
+    status: str | None = None
+    channel: str | None = None
+    external_id: str | None = None
+
+
+class ReadModel(Protocol):
+    """The projector's tables. Every method raises `Unavailable` when it cannot answer in time."""
+
+    async def position(self, partition: int) -> Position: ...
+    async def conversation(self, conversation_id: str) -> ConversationInfo | None: ...
+    async def transcript(self, conversation_id: str, after: int, limit: int) -> Sequence[Stored]:
+        """Numbered entries with seq > `after`, ascending, at most `limit`."""
+
+    async def open_runs(self, conversation_id: str) -> Sequence[OpenRun]: ...
+    async def owners(self, conversation_id: str) -> dict[str, str]: ...
+    async def interrupts(self, conversation_id: str) -> Sequence[Stored]:
+        """The newest entries that open or close a question, ascending."""
+
+    async def conversations(self, query: ListQuery) -> tuple[Sequence[ConversationInfo], str | None]:
+        """A page, and the cursor of the next one."""
+
+    async def members(self) -> Sequence[MemberInfo]: ...
+    async def leases(self) -> Sequence[LeaseInfo]: ...
+
+
+class Store(Protocol):
+    """Channels, secrets and keys, shared by all gateways. Methods raise `Unavailable` when it cannot answer."""
+
+    async def document(self) -> tuple[int, str]:
+        """Version and JSON of the current document of channels and routes; (0, "") where there is none."""
+
+    async def channel_of_secret(self, secret: str) -> str | None:
+        """The channel that a login secret belongs to."""
+
+    async def key_ring(self) -> KeyRing:
+        """The keys of access tokens."""
+
+    async def is_api_key(self, key: str) -> bool:
+        """Whether it is a key of the tenant API."""

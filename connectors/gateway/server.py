@@ -1,0 +1,109 @@
+"""The web server: routes to handlers, and uvicorn without its own signal handling."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from connectors.gateway import operate, rest, sse, tenant
+from connectors.gateway.connection import ABORT_EXTENSION
+from connectors.gateway.http import http_exception
+from connectors.gateway.protocol.limits import HARD_CAP_BYTES
+from connectors.gateway.sockets import serve_socket
+
+if TYPE_CHECKING:
+    from websockets.http11 import Request
+
+    from connectors.gateway.gateway import Gateway
+
+SOCKET_PATH = "/socket/converger/v1"
+# WebSocket pings find peers that are gone without a word.
+PING_S = 20.0
+BACKLOG = 2_048
+SHUTDOWN_S = 3
+
+
+class AbortableProtocol(WebSocketsSansIOProtocol):
+    """Offers to cut the connection, for a peer that takes nothing any more, not even a close frame."""
+
+    def handle_connect(self, event: Request) -> None:
+        """Add the extension to the connection's scope."""
+        super().handle_connect(event)
+        if not self.close_sent:
+            extensions: dict[str, Any] = self.scope["extensions"]
+            extensions[ABORT_EXTENSION] = self.transport.abort
+
+
+class Server(uvicorn.Server):
+    """Stops when it is told to; signals are the process's business, which drains first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take none."""
+        yield
+
+
+def application(gateway: Gateway) -> Starlette:
+    """The ASGI application."""
+
+    async def endpoint(websocket: WebSocket) -> None:
+        await serve_socket(gateway, websocket)
+
+    routes = [
+        *rest.routes(gateway),
+        *tenant.routes(gateway),
+        *sse.routes(gateway),
+        *operate.routes(gateway),
+        WebSocketRoute(SOCKET_PATH, endpoint),
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: http_exception})
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The listening socket; `port` 0 takes a free one. Raises `OSError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)  # noqa: FBT003 -- the only way to say it
+    return listener
+
+
+def server(gateway: Gateway) -> Server:
+    """A server for the gateway; `serve(sockets=[…])` runs it until `should_exit`."""
+    config = uvicorn.Config(
+        application(gateway),
+        ws=AbortableProtocol,
+        ws_max_size=HARD_CAP_BYTES,
+        ws_ping_interval=PING_S,
+        ws_ping_timeout=PING_S,
+        ws_per_message_deflate=True,
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        timeout_keep_alive=75,
+    )
+    return Server(config)
+
+
+async def until_listening(running: Server) -> None:
+    """Wait until the server takes connections; uvicorn has nothing to be told by."""
+    while not running.started:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)

@@ -1,0 +1,335 @@
+"""The two kinds of WebSocket connection: a person's and an agent's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import structlog
+from starlette.websockets import WebSocket
+
+from connectors.gateway.clock import wall_ms
+from connectors.gateway.commands import unavailable
+from connectors.gateway.connection import Connection, Submit
+from connectors.gateway.membership import Member, group_of
+from connectors.gateway.ports import Stored, Unavailable, Written
+from connectors.gateway.protocol import limits
+from connectors.gateway.protocol.actions import (
+    Action,
+    FetchTurn,
+    Load,
+    LoadFor,
+    OpenConversation,
+    OpenMember,
+    Relay,
+    SubmitFrame,
+    SubmitTurn,
+)
+from connectors.gateway.protocol.agent import AgentSession
+from connectors.gateway.protocol.errors import ProtocolError
+from connectors.gateway.protocol.parse import decode_object
+from connectors.gateway.protocol.session import SUBPROTOCOL, Claims, Scope, Verify
+from connectors.gateway.protocol.user import UserSession
+from streams.core.commands import CommitFrame
+from streams.core.events import Entry
+from streams.runtime.codec import Unencodable
+
+if TYPE_CHECKING:
+    from connectors.gateway.gateway import Gateway
+
+log = structlog.get_logger(__name__)
+
+LOAD_RETRY_MS = 1_000
+# A turn of a run that came to an agent is looked for until it is found: the run is open until then.
+FETCH_RETRY_S = 0.5
+
+
+class UserConnection(Connection):
+    """A person's socket."""
+
+    kind = "user"
+
+    def __init__(self, gateway: Gateway, websocket: WebSocket, session: UserSession) -> None:
+        super().__init__(websocket, session)
+        self.session = session
+        self._gateway = gateway
+
+    def entries(self, entries: Sequence[Entry]) -> None:
+        """See `hub.ViewerPort`."""
+        self.perform(self.session.entries(entries, wall_ms()))
+
+    def relay(self, frame: bytes) -> None:
+        """See `hub.ViewerPort`."""
+        self.perform(self.session.relayed(frame, wall_ms()))
+
+    async def _do(self, action: Action) -> None:
+        match action:
+            case OpenConversation():
+                await self._open(action.conversation_id)
+            case Load():
+                await self._load(action.after)
+            case Relay():
+                self._gateway.relay(action.conversation_id, action.frame, self)
+            case _:
+                raise TypeError(f"{type(action).__name__} is no action of a person's session")
+
+    async def _open(self, conversation_id: str | None) -> None:
+        gateway, claims = self._gateway, self.session.claims
+        try:
+            if conversation_id is None:
+                conversation_id = await gateway.commands.open_conversation(claims)
+            await gateway.conversation_for(claims, conversation_id)
+            pending = await gateway.history.open_interrupts(conversation_id)
+        except ProtocolError as error:
+            self.perform(self.session.fail(error))
+            return
+        except Unavailable as error:
+            self.perform(self.session.fail(unavailable(error)))
+            return
+        # Watched first, looked at after: what is committed in between is in one of the two.
+        gateway.hub.watch(conversation_id, self)
+        head = gateway.history.head(conversation_id)
+        self.perform(self.session.opened(conversation_id, head, pending, wall_ms()))
+
+    async def _load(self, after: int) -> None:
+        await self._until_drained()
+        try:
+            page = await self._gateway.history.page(self.session.conversation_id, after, limits.REPLAY_BATCH)
+        except Unavailable as error:
+            log.warning("a replay failed", conversation=self.session.conversation_id, error=str(error))
+            self.perform(self.session.load_failed(after, LOAD_RETRY_MS, wall_ms()))
+            return
+        self.perform(self.session.loaded(after, _pairs(page.stored), page.head, wall_ms()))
+
+    async def _submit(self, submit: Submit) -> None:
+        if not isinstance(submit, SubmitTurn):
+            raise TypeError("a person's session submits turns")
+        session, gateway = self.session, self._gateway
+        command = gateway.commands.turn(
+            session.conversation_id, session.claims, session.user, submit.message, ref=submit.ref
+        )
+        try:
+            written = await gateway.intake.send(command)
+        except Unavailable as error:
+            self.perform(session.submit_failed(submit.ref, unavailable(error), wall_ms()))
+        except Unencodable as error:
+            refused = ProtocolError("invalid_message", str(error))
+            self.perform(session.submit_failed(submit.ref, refused, wall_ms()))
+        else:
+            written.add_done_callback(lambda done: self._written(submit, done))
+
+    def _written(self, submit: SubmitTurn, written: asyncio.Future[Written]) -> None:
+        error = written.exception()
+        if error is not None:
+            self.perform(self.session.submit_failed(submit.ref, unavailable(error), wall_ms()))
+
+    async def _gone(self) -> None:
+        if self.session.conversation_id:
+            self._gateway.hub.unwatch(self.session.conversation_id, self)
+
+
+class AgentConnection(Connection):
+    """An agent's socket: one member."""
+
+    kind = "agent"
+
+    def __init__(self, gateway: Gateway, websocket: WebSocket, session: AgentSession) -> None:
+        super().__init__(websocket, session)
+        self._agent_session = session
+        self._gateway = gateway
+        self._member: Member | None = None
+        self.leave_reason = "closed"
+
+    @property
+    def session(self) -> AgentSession:
+        """Its session."""
+        return self._agent_session
+
+    def _may_write(self) -> bool:
+        return not self._gateway.ended_by_pause()
+
+    async def _do(self, action: Action) -> None:
+        match action:
+            case OpenMember():
+                await self._open(action)
+            case FetchTurn():
+                await self._fetch(action)
+            case LoadFor():
+                await self._load(action)
+            case Relay():
+                self._gateway.relay(action.conversation_id, action.frame, self)
+            case _:
+                raise TypeError(f"{type(action).__name__} is no action of an agent's session")
+
+    async def _open(self, hello: OpenMember) -> None:
+        gateway, session = self._gateway, self.session
+        channel = gateway.directory.channel(session.claims.channel)
+        each = hello.group is None and channel.ungrouped == "each"
+        group = group_of(channel.id, hello.group, session.member, each=each)
+        member = Member(id=session.member, channel=channel.id, group=group, each=each, watermarks=hello.watermarks)
+        # Known before the join is written: the journal may show it, and give it turns, at any time after.
+        self._member = member
+        gateway.hub.connect(session.member, self)
+        try:
+            await gateway.membership.join(member)
+        except Unavailable as error:
+            self.perform(session.fail(unavailable(error)))
+            return
+        log.info("an agent joined", member=member.id, group=group)
+        self.perform(session.opened(wall_ms()))
+
+    async def _fetch(self, wanted: FetchTurn) -> None:
+        while True:
+            try:
+                entry = await self._gateway.history.turn(wanted.conversation_id, wanted.turn_seq)
+                break
+            except Unavailable as error:
+                log.warning("a turn that moved here cannot be read yet", turn=str(wanted), error=str(error))
+            await asyncio.sleep(FETCH_RETRY_S)
+        self.perform(self.session.fetched(wanted.conversation_id, wanted.turn_seq, entry, wall_ms()))
+
+    async def _load(self, wanted: LoadFor) -> None:
+        after = wanted.after
+        while after < wanted.upto:
+            await self._until_drained()
+            try:
+                page = await self._gateway.history.page(wanted.conversation_id, after, limits.REPLAY_BATCH)
+            except Unavailable as error:
+                log.warning("a replay failed", conversation=wanted.conversation_id, error=str(error))
+                return
+            shown = [item for item in page.stored if item.entry.event.seq <= wanted.upto]
+            if not shown:
+                return
+            self.perform(self.session.replayed(wanted.conversation_id, _pairs(shown), wall_ms()))
+            after = shown[-1].entry.event.seq
+
+    async def _submit(self, submit: Submit) -> None:
+        if not isinstance(submit, SubmitFrame):
+            raise TypeError("an agent's session submits frames")
+        session, gateway = self.session, self._gateway
+        if self._member is None:
+            return
+        command = CommitFrame(
+            at=0,
+            timestamp=0,
+            ref=submit.ref or gateway.mint(),
+            conversation_id=submit.conversation_id,
+            frame=submit.frame,
+            sender=session.claims.user,
+            channel=self._member.channel,
+            group=self._member.group,
+            member=self._member.id,
+            gateway=gateway.membership.incarnation,
+            run_id=submit.run_id,
+            run_epoch=submit.run_epoch,
+            delivered_seq=submit.delivered_seq,
+        )
+        try:
+            written = await gateway.intake.send(command)
+        except Unavailable as error:
+            self.perform(session.submit_failed(submit, unavailable(error), wall_ms()))
+            return
+        except Unencodable as error:
+            self.perform(session.submit_failed(submit, ProtocolError("invalid_message", str(error)), wall_ms()))
+            return
+        self._member.wrote(written)
+        written.add_done_callback(lambda done: self._written(submit, done))
+
+    def _written(self, submit: SubmitFrame, written: asyncio.Future[Written]) -> None:
+        error = written.exception()
+        if error is not None:
+            self.perform(self.session.submit_failed(submit, unavailable(error), wall_ms()))
+
+    async def _gone(self) -> None:
+        self._gateway.hub.disconnect(self.session.member)
+        if self._member is not None:
+            log.info("an agent left", member=self._member.id, reason=self.leave_reason)
+            await self._gateway.membership.leave(self._member.id, self.leave_reason)
+
+
+def _pairs(stored: Sequence[Stored]) -> list[tuple[Entry, bool]]:
+    return [(item.entry, item.superseded) for item in stored]
+
+
+async def serve_socket(gateway: Gateway, websocket: WebSocket) -> None:
+    """One WebSocket from accept to close. A refusal is a close after hello: clients retry anything earlier for ever."""
+    offered = websocket.scope.get("subprotocols", [])
+    await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
+    first = await _first_message(websocket)
+    if first is None:
+        return
+    token = _bearer(websocket) or websocket.query_params.get("token")
+    named = _token_in(first) or token
+    scope, verify = await _verifier(gateway, named)
+    connection = _connection(gateway, websocket, token, scope, verify)
+    async with gateway.serving(connection):
+        await connection.serve(first)
+
+
+async def _first_message(websocket: WebSocket) -> str | bytes | None:
+    try:
+        async with asyncio.timeout(limits.HELLO_MS / 1000):
+            message = await websocket.receive()
+    except TimeoutError:
+        await websocket.close(4400, "no hello within 10 s")
+        return None
+    if message["type"] == "websocket.disconnect":
+        return None
+    text: str | None = message.get("text")
+    data: bytes | None = message.get("bytes")
+    return text if text is not None else data
+
+
+def _token_in(first: str | bytes) -> str | None:
+    try:
+        token = decode_object(first).get("token")
+    except ProtocolError:
+        return None  # the session refuses the frame, and says why
+    return token if isinstance(token, str) and token else None
+
+
+def _bearer(websocket: WebSocket) -> str | None:
+    scheme, _, token = websocket.headers.get("authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+async def _verifier(gateway: Gateway, token: str | None) -> tuple[Scope, Verify]:
+    """The scope of the token, and what checks tokens; a refusal of the gateway itself is given as the check's error."""
+    refusal = gateway.refusal()
+    if refusal is None and token is not None:
+        try:
+            await gateway.tokens.prepare(token)
+            return gateway.tokens.verify(token).scope, gateway.tokens.verify
+        except ProtocolError as error:
+            refusal = error
+    if refusal is None:
+        return Scope.CONVERSATION, gateway.tokens.verify
+    return Scope.CONVERSATION, _refusing(refusal)
+
+
+def _refusing(refusal: ProtocolError) -> Verify:
+    def verify(_: str) -> Claims:
+        raise refusal
+
+    return verify
+
+
+def _connection(
+    gateway: Gateway, websocket: WebSocket, token: str | None, scope: Scope, verify: Verify
+) -> UserConnection | AgentConnection:
+    now = wall_ms()
+    if scope is Scope.CHANNEL:
+        session = AgentSession(
+            partition_of=gateway.partition_of,
+            new_id=lambda: str(uuid4()),
+            token=token,
+            scope_of=verify,
+            connection_id=gateway.membership.new_member_id(),
+            mint=gateway.mint,
+            now=now,
+        )
+        return AgentConnection(gateway, websocket, session)
+    user = UserSession(token=token, scope_of=verify, connection_id=f"conn-{uuid4().hex}", mint=gateway.mint, now=now)
+    return UserConnection(gateway, websocket, user)

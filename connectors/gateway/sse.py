@@ -1,0 +1,144 @@
+"""`GET /v1/conversations/{id}/stream`: a conversation as server-sent events, resumed by `Last-Event-ID`.
+
+Each event's name is the frame's type, its data the frame, its id the `seq`; what has no `seq` has no id, so that a
+client that comes back continues after the last thing that is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from connectors.gateway import http
+from connectors.gateway.http import claims_of, conversation_id
+from connectors.gateway.ports import Stored, Unavailable
+from connectors.gateway.protocol import limits
+from connectors.gateway.protocol.errors import ProtocolError
+from connectors.gateway.protocol.render import encode, numbered, transient
+from connectors.gateway.protocol.viewer import Item, Phase, Viewer
+from streams.core.events import Entry
+
+if TYPE_CHECKING:
+    from connectors.gateway.gateway import Gateway
+
+PING_S = 15
+# A reader that does not take an event for so long is cut off; it resumes where it was.
+SEND_TIMEOUT_S = 30.0
+RETRY_MS = 1_000
+
+
+class _Head(msgspec.Struct):
+    type: str
+    seq: int | None = None
+
+
+def routes(gateway: Gateway) -> list[Route]:
+    """The stream's route."""
+    return [http.route(gateway, "/v1/conversations/{conversation_id}/stream", stream)]
+
+
+async def stream(gateway: Gateway, request: Request) -> Response:
+    """Open it; the credential may be in the query (`token`), since browsers' EventSource sends no headers."""
+    token = request.query_params.get("token") or http.bearer(request)
+    claims = await claims_of(gateway, token)
+    info = await gateway.conversation_for(claims, conversation_id(request))
+    after = _resume_after(request)
+    if after > info.head_seq:
+        raise ProtocolError("invalid_watermark", f"Last-Event-ID: {after} is above the conversation's head")
+    events = EventStream(gateway, info.id, after)
+    return EventSourceResponse(events.events(), ping=PING_S, send_timeout=SEND_TIMEOUT_S)
+
+
+def _resume_after(request: Request) -> int:
+    last = request.headers.get("last-event-id")
+    if last is None or last == "":
+        return http.watermark(request)
+    if not last.isascii() or not last.isdigit() or len(last) > 18:
+        raise ProtocolError("invalid_watermark", "Last-Event-ID: must be a seq of this conversation")
+    return int(last)
+
+
+class EventStream:
+    """One reader: history from where it was, then live, merged as for a socket."""
+
+    def __init__(self, gateway: Gateway, conversation: str, after: int) -> None:
+        self._gateway = gateway
+        self._conversation = conversation
+        self._viewer = Viewer(after, gateway.history.head(conversation))
+        self._frames: deque[bytes] = deque()
+        self._news = asyncio.Event()
+        self._ended = False
+
+    def entries(self, entries: Sequence[Entry]) -> None:
+        """See `hub.ViewerPort`."""
+        for entry in entries:
+            if entry.event.seq:
+                self._put(self._viewer.offer(_item(Stored(entry))))
+            elif self._viewer.phase is Phase.LIVE:
+                self._put([encode(frame) for frame in transient(entry)])
+        if self._viewer.load_after is not None:
+            self._news.set()
+
+    def relay(self, frame: bytes) -> None:
+        """See `hub.ViewerPort`."""
+        self._put([frame])
+
+    def end(self) -> None:
+        """The gateway stops; clients resume at another one."""
+        self._ended = True
+        self._news.set()
+
+    async def events(self) -> AsyncIterator[ServerSentEvent]:
+        """The events, for as long as the reader stays."""
+        self._gateway.hub.watch(self._conversation, self)
+        self._gateway.streams.add(self)
+        try:
+            yield ServerSentEvent(comment="open", retry=RETRY_MS)
+            while not self._ended:
+                while self._frames:
+                    yield _event(self._frames.popleft())
+                after = self._viewer.wants_load()
+                if after is not None:
+                    await self._load(after)
+                elif self._viewer.phase is Phase.STALLED:
+                    return  # the reader comes back with the last id that it got
+                elif not self._frames:
+                    self._news.clear()
+                    await self._news.wait()
+        finally:
+            self._gateway.streams.discard(self)
+            self._gateway.hub.unwatch(self._conversation, self)
+
+    async def _load(self, after: int) -> None:
+        try:
+            page = await self._gateway.history.page(self._conversation, after, limits.REPLAY_BATCH)
+        except Unavailable:
+            self._viewer.stall()
+            return
+        if not self._viewer.above_head(after, page.head):
+            self._put(self._viewer.loaded([_item(stored) for stored in page.stored], page.head))
+
+    def _put(self, frames: Sequence[bytes]) -> None:
+        self._frames.extend(frames)
+        if len(self._frames) > limits.OUTBOUND_FRAMES:
+            self.end()  # a slow reader: it resumes
+        self._news.set()
+
+
+def _item(stored: Stored) -> Item:
+    seq = stored.entry.event.seq
+    frame = numbered(stored.entry, superseded=stored.superseded) or {"type": "unknown", "seq": seq}
+    return Item(seq, encode(frame))
+
+
+def _event(frame: bytes) -> ServerSentEvent:
+    head = msgspec.json.decode(frame, type=_Head)
+    return ServerSentEvent(data=frame.decode(), event=head.type, id=str(head.seq) if head.seq is not None else None)

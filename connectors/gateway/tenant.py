@@ -1,0 +1,137 @@
+"""The tenant API, `/api/v1`: all conversations, for the channel's own backends (`x-api-key`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from connectors.gateway import http
+from connectors.gateway.http import conversation_id, json_body, json_response, need_api_key, optional
+from connectors.gateway.ports import ConversationInfo, ListQuery
+from connectors.gateway.protocol.errors import ProtocolError
+from connectors.gateway.protocol.parse import MAX_ID
+from connectors.gateway.protocol.render import iso, tenant_activity
+from connectors.gateway.protocol.session import Claims, Scope
+from connectors.gateway.rest import PAGE_DEFAULT, PAGE_MAX, message_of
+
+if TYPE_CHECKING:
+    from connectors.gateway.gateway import Gateway
+
+PREFIX = "/api/v1"
+STATUSES = {"active": "open", "open": "open", "closed": "closed"}
+SHOWN_STATUS = {"open": "active", "closed": "closed"}
+
+
+def routes(gateway: Gateway) -> list[Route]:
+    """The tenant API's routes."""
+    one = PREFIX + "/conversations/{conversation_id}"
+    return [
+        http.route(gateway, f"{PREFIX}/conversations", list_conversations),
+        http.route(gateway, one, get_conversation),
+        http.route(gateway, f"{one}/close", close_conversation, method="POST"),
+        http.route(gateway, f"{one}/reopen", reopen_conversation, method="POST"),
+        http.route(gateway, f"{one}/activities", post_activity, method="POST"),
+        http.route(gateway, f"{one}/activities", list_activities),
+    ]
+
+
+async def list_conversations(gateway: Gateway, request: Request) -> Response:
+    """A page of conversations, newest first."""
+    await need_api_key(gateway, request)
+    status = request.query_params.get("status")
+    if status is not None and status not in STATUSES:
+        raise ProtocolError("bad_request", f"status: one of {', '.join(STATUSES)}")
+    query = ListQuery(
+        limit=http.number(request, "limit", PAGE_DEFAULT, low=1, high=PAGE_MAX),
+        cursor=request.query_params.get("cursor") or None,
+        status=STATUSES[status] if status is not None else None,
+        channel=request.query_params.get("channel_id") or None,
+        external_id=request.query_params.get("external_id") or None,
+    )
+    found, cursor = await gateway.read_model.conversations(query)
+    return json_response(
+        {
+            "data": [_shown(info) for info in found],
+            "meta": {"next_cursor": cursor, "has_more": cursor is not None, "limit": query.limit},
+        }
+    )
+
+
+async def get_conversation(gateway: Gateway, request: Request) -> Response:
+    """One conversation."""
+    await need_api_key(gateway, request)
+    return json_response({"data": _shown(await gateway.conversation(conversation_id(request)))})
+
+
+async def close_conversation(gateway: Gateway, request: Request) -> Response:
+    """Close it."""
+    await need_api_key(gateway, request)
+    info = await gateway.conversation(conversation_id(request))
+    await gateway.commands.close_conversation(info.id, "tenant", http.trace_headers(request))
+    return json_response({"data": {**_shown(info), "status": "closed"}})
+
+
+async def reopen_conversation(gateway: Gateway, request: Request) -> Response:
+    """Open it again."""
+    await need_api_key(gateway, request)
+    info = await gateway.conversation(conversation_id(request))
+    await gateway.commands.reopen_conversation(info.id, "tenant", http.trace_headers(request))
+    return json_response({"data": {**_shown(info), "status": "active"}})
+
+
+async def post_activity(gateway: Gateway, request: Request) -> Response:
+    """Store a message of the conversation's person."""
+    await need_api_key(gateway, request)
+    key = http.idempotency_key(request)
+    body = await json_body(request)
+    info = await gateway.conversation(conversation_id(request))
+    sender = optional(body, "sender", str) or info.participant or "tenant"
+    if not 0 < len(sender) <= MAX_ID:
+        raise ProtocolError("invalid_message", f"sender: a string of 1 to {MAX_ID} characters")
+    kind = optional(body, "type", str) or "message"
+    message = message_of(body, kind, key, metadata="metadata", reply_to="reply_to_id")
+    claims = Claims(channel=info.channel, scope=Scope.CONVERSATION, user=sender, named=True, expires_at=0)
+    receipt = await gateway.commands.commit_turn(
+        gateway.commands.turn(info.id, claims, sender, message), http.trace_headers(request)
+    )
+    page = await gateway.history.page(info.id, receipt.seq - 1, 1)
+    shown = [tenant_activity(stored.entry, superseded=stored.superseded) for stored in page.stored]
+    data = shown[0] if shown else {"id": receipt.id, "type": "message", "seq": receipt.seq}
+    return json_response({"data": {**(data or {}), "idempotency_key": key}}, 200 if receipt.duplicate else 201)
+
+
+async def list_activities(gateway: Gateway, request: Request) -> Response:
+    """What was said after a watermark."""
+    await need_api_key(gateway, request)
+    info = await gateway.conversation(conversation_id(request))
+    seen = http.watermark(request)
+    limit = http.number(request, "limit", PAGE_DEFAULT, low=1, high=PAGE_MAX)
+    page = await gateway.history.page(info.id, seen, limit)
+    activities = [tenant_activity(stored.entry, superseded=stored.superseded) for stored in page.stored]
+    last = page.stored[-1].entry.event.seq if page.stored else seen
+    return json_response(
+        {
+            "data": [shown for shown in activities if shown is not None],
+            "meta": {"watermark": last, "has_more": last < page.head, "limit": limit},
+        }
+    )
+
+
+def _shown(info: ConversationInfo) -> dict[str, Any]:
+    return {
+        "id": info.id,
+        "status": SHOWN_STATUS.get(info.status, info.status),
+        "channel_id": info.channel,
+        "origin_channel_id": info.channel,
+        "tenant_id": "default",
+        "participant_id": info.participant,
+        "participant": {"id": info.participant, "external_id": info.external_id} if info.participant else None,
+        "metadata": msgspec.json.decode(info.metadata) if info.metadata is not None else {},
+        "head_seq": info.head_seq,
+        "inserted_at": iso(info.opened_at),
+        "updated_at": iso(info.updated_at),
+    }
