@@ -21,6 +21,10 @@ Connect = Callable[[int], AbstractAsyncContextManager[httpx.Response]]
 """Opens the event stream behind a seq."""
 
 
+CUT_OFF = "closed"
+"""Id of the last chunk of a stream that was closed in its owner's stead: it died, and another one answers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Viewed:
     """One frame. `seq` None: transient (a run's state, typing), shown as it happens and never again."""
@@ -103,8 +107,8 @@ def _streamed(seq: int, frame: Frame, streams: dict[str, list[str]]) -> Message 
     if frame.get("done") is not True:
         return None
     del streams[stream_id]
-    if _role(frame) == "system":
-        return None  # closed in its owner's stead: another one answers
+    if chunk.get("id") == CUT_OFF:
+        return None
     return Message(seq=seq, id=stream_id, role=_role(frame), type="genui", text="".join(pieces), frame=frame)
 
 

@@ -186,7 +186,7 @@ async def test_streams_and_rich_messages_reach_the_person_whole(world: World) ->
         person = await world.person(client)
         await client.call("connect", name="s", token=person.token, conversation_id=person.conversation)
         await client.call("send", name="s", text="stream please")
-        frames = []
+        frames: list[dict[str, Any]] = []
         while not frames or not frames[-1]["done"]:
             frames.append(await client.call("receive", name="s"))
         assert "".join(each["chunk"].get("content", "") for each in frames) == "A: stream please"

@@ -134,10 +134,17 @@ def said(seq: int, text: str, by: str = "bot") -> dict[str, Any]:
     return {"type": "text", "id": f"m-{seq}", "seq": seq, "from": by, "data": {"text": text}, "timestamp": 1}
 
 
-def chunk(seq: int, stream: str, text: str = "", *, done: bool = False, role: str = "bot") -> dict[str, Any]:
-    piece = {"type": "event", "name": "stream_done", "id": 2} if done else {"type": "text", "content": text, "id": 1}
-    sender = {"id": "x", "role": role}
-    return {"type": "genui", "seq": seq, "streamId": stream, "done": done, "chunk": piece, "sender": sender}
+def chunk(seq: int, stream: str, text: str = "", *, done: int | str | None = None) -> dict[str, Any]:
+    """A piece of text, or, with the closing chunk's id in `done`, the end."""
+    text_chunk = {"type": "text", "content": text, "id": 1}
+    last = {"type": "event", "name": "stream_done", "id": done}
+    return {
+        "type": "genui",
+        "seq": seq,
+        "streamId": stream,
+        "done": done is not None,
+        "chunk": last if done is not None else text_chunk,
+    }
 
 
 async def test_frames_go_on_behind_the_last_one_seen_over_lost_connections() -> None:
@@ -167,11 +174,11 @@ async def test_messages_join_streams_and_leave_out_those_of_a_lost_owner() -> No
     script = sse(
         said(1, "hello?", by="user"),
         chunk(2, "lost", "half an ans"),
-        chunk(3, "lost", done=True, role="system"),
+        chunk(3, "lost", done="closed"),
         chunk(4, "s", "one "),
         said(5, "between"),
         chunk(6, "s", "two"),
-        chunk(7, "s", done=True),
+        chunk(7, "s", done=2),
         said(8, "marked", by="bot") | {"superseded": True},
         said(9, "last"),
     )
