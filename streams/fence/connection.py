@@ -149,6 +149,33 @@ class Session:
             self._connection = None
 
 
+class SessionPool:
+    """Several sessions, for callers that may ask at the same time; the one used last is used first."""
+
+    def __init__(self, dsn: str, purpose: str, *, size: int, limit_s: float) -> None:
+        self._sessions = [Session(dsn, purpose, limit_s=limit_s) for _ in range(size)]
+        self._idle: asyncio.LifoQueue[Session] = asyncio.LifoQueue()
+        self._limit_s = limit_s
+        for session in self._sessions:
+            self._idle.put_nowait(session)
+
+    async def run(self, work: Work[T]) -> T:
+        """As `Session.run`; waiting for a session that is free is limited too."""
+        try:
+            session = await asyncio.wait_for(self._idle.get(), self._limit_s)
+        except TimeoutError:
+            raise FenceUnavailable(f"all {len(self._sessions)} connections were busy for {self._limit_s:g} s") from None
+        try:
+            return await session.run(work)
+        finally:
+            self._idle.put_nowait(session)
+
+    async def close(self) -> None:
+        """Close all of them."""
+        for session in self._sessions:
+            await session.close()
+
+
 def _reason(error: Exception) -> str:
     """First line of the error: the rest of libpq's message repeats addresses and hints."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,285 @@
+"""Questions to the read model, for the gateway and the command line. Changes nothing.
+
+Each answer holds as of the partition's position (`position`): whoever needs a later state compares and waits.
+Numbered events come back as the journal's own entries, except that a turn's assignments are left to `runs`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from psycopg import AsyncConnection
+
+from streams.core.events import (
+    ConversationClosed,
+    ConversationReopened,
+    Entry,
+    Event,
+    Frame,
+    FrameCommitted,
+    Turn,
+    TurnCommitted,
+)
+from streams.fence.connection import SessionPool
+from streams.fence.queries import load_queries
+from streams.projector.store import Position
+
+QUERIES = load_queries("streams.projector", "read.sql")
+
+READ_LIMIT_S = 3.0
+SESSIONS = 4
+
+
+class InvalidCursor(ValueError):
+    """Not a cursor that a list of conversations gave."""
+
+
+class ConversationRow(msgspec.Struct, frozen=True):
+    """A conversation. Times: broker append times, ms since the epoch."""
+
+    id: str
+    partition: int
+    channel: str
+    participant: str | None
+    external_id: str | None
+    status: str
+    """`open` or `closed`."""
+    head_seq: int
+    opened_at: int
+    updated_at: int
+    last_lsn: int
+    """The lsn of its last numbered event."""
+    metadata: str | None
+
+
+class Activity(msgspec.Struct, frozen=True):
+    """A numbered event of a transcript. `superseded`: partial output of a lost owner, which viewers may hide."""
+
+    entry: Entry
+    superseded: bool
+
+
+class RunRow(msgspec.Struct, frozen=True):
+    """A run. `status`: `open`, or how it ended. Times in ms since the epoch."""
+
+    run_id: str
+    turn_seq: int
+    group: str
+    member: str | None
+    run_epoch: int
+    status: str
+    started: bool
+    opened_at: int
+    ended_at: int | None
+    reason: str | None
+
+
+class MemberRow(msgspec.Struct, frozen=True):
+    """A member that is present. `since`: log time from which turns count it, ms, of the partition that is latest."""
+
+    member: str
+    group: str
+    channel: str
+    gateway: str
+    since: int
+    partitions: int
+    """How many partitions know it."""
+
+
+class ReadModel:
+    """The read model in Postgres, by several connections. Methods raise `FenceUnavailable` when it does not answer."""
+
+    def __init__(self, dsn: str, *, sessions: int = SESSIONS) -> None:
+        self._sessions = SessionPool(dsn, "read model", size=sessions, limit_s=READ_LIMIT_S)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._sessions.close()
+
+    async def position(self, partition: int) -> Position:
+        """How far the read model is in this partition; lsn 0: nothing was written yet."""
+        rows = await self._rows("position", partition=partition)
+        return Position(*rows[0]) if rows else Position(0, 0)
+
+    async def positions(self) -> Mapping[int, Position]:
+        """How far it is in every partition that was ever written."""
+        return {partition: Position(lsn, offset) for partition, lsn, offset in await self._rows("positions")}
+
+    async def conversation(self, conversation_id: str) -> ConversationRow | None:
+        """The conversation, if there is one."""
+        rows = await self._rows("conversation", conversation=conversation_id)
+        return ConversationRow(*rows[0]) if rows else None
+
+    async def conversations(
+        self,
+        *,
+        limit: int,
+        cursor: str | None = None,
+        status: str | None = None,
+        channel: str | None = None,
+        external_id: str | None = None,
+    ) -> tuple[Sequence[ConversationRow], str | None]:
+        """A page, the latest activity first, and the cursor of the next page (None: this is the last).
+
+        A conversation with news while pages are turned moves to the front: it may be seen twice, none is left out that
+        had none. Raises `InvalidCursor`.
+        """
+        before_at, before_id = (None, None) if cursor is None else _decoded(cursor)
+        rows = await self._rows(
+            "conversations",
+            status=status,
+            channel=channel,
+            external_id=external_id,
+            before_at=before_at,
+            before_id=before_id,
+            limit=limit + 1,
+        )
+        page = [ConversationRow(*row) for row in rows[:limit]]
+        return page, _encoded(page[-1]) if len(rows) > limit else None
+
+    async def activities(self, conversation_id: str, after_seq: int, limit: int) -> Sequence[Activity]:
+        """Numbered events with a seq above `after_seq`, ascending, at most `limit`."""
+        rows = await self._rows("lines", conversation=conversation_id, after=after_seq, limit=limit)
+        return [_activity(conversation_id, row) for row in rows]
+
+    async def activity(self, conversation_id: str, seq: int) -> Activity | None:
+        """The event of this seq, if it is here already."""
+        found = await self.activities(conversation_id, seq - 1, 1)
+        return found[0] if found and found[0].entry.event.seq == seq else None
+
+    async def interrupts(self, conversation_id: str) -> Sequence[Activity]:
+        """Questions (`interrupt`), their ends (`interrupt_resolved`) and the turns that answer one, ascending."""
+        return [_activity(conversation_id, row) for row in await self._rows("interrupts", conversation=conversation_id)]
+
+    async def runs(self, conversation_id: str, *, open_only: bool = False) -> Sequence[RunRow]:
+        """Runs in the order of their turns."""
+        rows = await self._rows("runs", conversation=conversation_id, open_only=open_only)
+        return [RunRow(*row) for row in rows]
+
+    async def owners(self, conversation_id: str) -> Mapping[str, str]:
+        """Group → the member that the next turn goes to."""
+        return dict(await self._rows("owners", conversation=conversation_id))
+
+    async def members(self) -> Sequence[MemberRow]:
+        """Members that are present."""
+        return [MemberRow(*row) for row in await self._rows("members")]
+
+    async def _rows(self, query: str, **parameters: Any) -> Sequence[tuple[Any, ...]]:
+        async def ask(connection: AsyncConnection[Any]) -> Sequence[tuple[Any, ...]]:
+            return await (await connection.execute(QUERIES[query], parameters)).fetchall()
+
+        return await self._sessions.run(ask)
+
+
+class _Line(msgspec.Struct):
+    """A row of the queries `lines` and `interrupts`."""
+
+    seq: int
+    lsn: int
+    at: int
+    timestamp: int
+    kind: str
+    id: str
+    type: str
+    sender: str
+    channel: str
+    text: str | None
+    key_id: str | None
+    data: str | None
+    metadata: str | None
+    meta: str | None
+    extra: str | None
+    reply_to: str | None
+    interrupt_id: str | None
+    client_id: str | None
+    stream_id: str | None
+    done: bool
+    member: str | None
+    group_id: str | None
+    run_id: str | None
+    run_epoch: int | None
+    superseded: bool
+
+
+def _activity(conversation_id: str, row: tuple[Any, ...]) -> Activity:
+    line = _Line(*row)
+    event = _EVENT_OF[line.kind](conversation_id, line)
+    # The writer's epoch is the journal's matter; no reader of a transcript asks for it.
+    return Activity(Entry(line.lsn, line.at, line.timestamp, 0, event), line.superseded)
+
+
+def _turn(conversation_id: str, line: _Line) -> Event:
+    turn = Turn(
+        id=line.id,
+        sender=line.sender,
+        channel=line.channel,
+        type=line.type,
+        client_id=line.client_id,
+        text=line.text,
+        key_id=line.key_id,
+        data=line.data,
+        metadata=line.metadata,
+        meta=line.meta,
+        reply_to=line.reply_to,
+    )
+    return TurnCommitted(
+        conversation_id=conversation_id,
+        seq=line.seq,
+        turn=turn,
+        joins_run=line.run_id,
+        interrupt_id=line.interrupt_id,
+    )
+
+
+def _frame(conversation_id: str, line: _Line) -> Event:
+    frame = Frame(
+        id=line.id,
+        type=line.type,
+        client_id=line.client_id,
+        text=line.text,
+        key_id=line.key_id,
+        data=line.data,
+        metadata=line.metadata,
+        extra=line.extra,
+        stream_id=line.stream_id,
+        done=line.done,
+    )
+    return FrameCommitted(
+        conversation_id=conversation_id,
+        seq=line.seq,
+        frame=frame,
+        sender=line.sender,
+        channel=line.channel,
+        group=line.group_id or "",
+        member=line.member or "",
+        run_id=line.run_id,
+        run_epoch=line.run_epoch or 0,
+    )
+
+
+def _update(conversation_id: str, line: _Line) -> Event:
+    data = msgspec.json.decode(line.data or "{}")
+    if data.get("status") == "closed":
+        return ConversationClosed(
+            conversation_id=conversation_id, seq=line.seq, by=line.sender, reason=data.get("reason", ""), id=line.id
+        )
+    return ConversationReopened(conversation_id=conversation_id, seq=line.seq, by=line.sender, id=line.id)
+
+
+_EVENT_OF = {"turn": _turn, "frame": _frame, "update": _update}
+
+
+def _encoded(row: ConversationRow) -> str:
+    return base64.urlsafe_b64encode(f"{row.updated_at} {row.id}".encode()).decode()
+
+
+def _decoded(cursor: str) -> tuple[int, str]:
+    try:
+        updated_at, _, conversation_id = base64.urlsafe_b64decode(cursor).decode().partition(" ")
+        return int(updated_at), conversation_id
+    except (binascii.Error, ValueError):
+        raise InvalidCursor(f"cursor: {cursor!r} was not given by this list") from None

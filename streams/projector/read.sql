@@ -1,0 +1,45 @@
+-- What the read model is asked. Everything is as of the partition's position; callers compare it with what they need.
+
+-- position: How far the read model is in a partition.
+SELECT lsn, journal_offset FROM projector_positions WHERE partition = %(partition)s;
+
+-- positions: How far it is in every partition.
+SELECT partition, lsn, journal_offset FROM projector_positions ORDER BY partition;
+
+-- conversation: One conversation.
+SELECT id, partition, channel, participant, external_id, status, head_seq, opened_at, updated_at, last_lsn, metadata
+FROM conversations WHERE id = %(conversation)s;
+
+-- conversations: A page, the newest first; a filter that is null takes all.
+SELECT id, partition, channel, participant, external_id, status, head_seq, opened_at, updated_at, last_lsn, metadata
+FROM conversations
+WHERE (%(status)s::text IS NULL OR status = %(status)s)
+  AND (%(channel)s::text IS NULL OR channel = %(channel)s)
+  AND (%(external_id)s::text IS NULL OR external_id = %(external_id)s)
+  AND (%(before_at)s::bigint IS NULL OR (updated_at, id) < (%(before_at)s, %(before_id)s))
+ORDER BY updated_at DESC, id DESC LIMIT %(limit)s;
+
+-- lines: Numbered events of a conversation after a seq, ascending.
+SELECT seq, lsn, at, timestamp, kind, id, type, sender, channel, text, key_id, data, metadata, meta, extra, reply_to,
+    interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, superseded
+FROM transcript WHERE conversation_id = %(conversation)s AND seq > %(after)s ORDER BY seq LIMIT %(limit)s;
+
+-- interrupts: Questions of a conversation, their ends, and the turns that answered them, ascending.
+SELECT seq, lsn, at, timestamp, kind, id, type, sender, channel, text, key_id, data, metadata, meta, extra, reply_to,
+    interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, superseded
+FROM transcript
+WHERE conversation_id = %(conversation)s
+  AND (interrupt_id IS NOT NULL OR type IN ('interrupt', 'interrupt_resolved'))
+ORDER BY seq;
+
+-- runs: Runs of a conversation in the order of their turns; `open_only` leaves out those that ended.
+SELECT run_id, turn_seq, group_id, member, run_epoch, status, started, opened_at, ended_at, reason
+FROM runs WHERE conversation_id = %(conversation)s AND (NOT %(open_only)s OR status = 'open')
+ORDER BY turn_seq, group_id;
+
+-- owners: Who the conversation's next turn goes to, by group.
+SELECT group_id, member FROM owners WHERE conversation_id = %(conversation)s ORDER BY group_id;
+
+-- members: Members that are present somewhere, with the number of partitions that know them.
+SELECT member, min(group_id), min(channel), min(gateway), max(since), count(*)
+FROM members WHERE left_at IS NULL GROUP BY member ORDER BY member;
