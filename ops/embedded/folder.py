@@ -56,6 +56,8 @@ class DataFolder:
             _sweep()
             return cls(Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX)), temporary=True, lock_wait_s=lock_wait_s)
         path = data.expanduser().absolute()
+        if any(sign in str(path) for sign in ",\n"):
+            raise StackUnavailable(f"the data folder {str(path)!r} must have no comma and no line break in its path")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

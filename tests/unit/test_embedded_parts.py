@@ -126,6 +126,13 @@ def test_a_folder_is_one_stacks_at_a_time(tmp_path: Path) -> None:
     opened(tmp_path).release()
 
 
+@pytest.mark.parametrize("name", ["a,b", "a\nb"])
+def test_a_path_that_kafka_would_take_for_two_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StackUnavailable, match="no comma and no line break"):
+        opened(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
