@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import fastavro
-from fastavro.schema import fingerprint, to_parsing_canonical_form
+from fastavro.schema import SchemaParseException, fingerprint, to_parsing_canonical_form
 
 NAMES = ("turns", "frames", "membership", "journal", "live", "dead_letters")
 NAMESPACE = "turnlog.v1"
@@ -43,19 +43,31 @@ class Schema:
     """CRC-64-AVRO of the canonical form, 8 bytes as they lie in the single-object header (little-endian)."""
 
     @property
+    def full_name(self) -> str:
+        """The record's name with its namespace."""
+        return str(self.parsed["name"])
+
+    @property
     def header(self) -> bytes:
         """What every record in single-object encoding starts with, 10 bytes."""
         return SINGLE_OBJECT_MARKER + self.fingerprint
 
 
-def parse(name: str, text: str) -> Schema:
-    """The schema in `text`, an .avsc file of the topic `name`.
+class SchemaError(ValueError):
+    """Text that is no Avro schema of a record."""
 
-    Raises `json.JSONDecodeError` or `fastavro.schema.SchemaParseException` when it is none.
-    """
-    definition = json.loads(text)
-    digest = fingerprint(to_parsing_canonical_form(definition), "CRC-64-AVRO")
-    return Schema(name, definition, fastavro.parse_schema(json.loads(text)), bytes.fromhex(digest))
+
+def parse(name: str, text: str) -> Schema:
+    """The schema in `text`, an .avsc file of the topic `name`. Raises `SchemaError` when it is none of a record."""
+    try:
+        definition = json.loads(text)
+        if not isinstance(definition, dict) or definition.get("type") != "record":
+            raise SchemaError("the schema is not one of a record")
+        parsed = fastavro.parse_schema(json.loads(text))
+        digest = fingerprint(to_parsing_canonical_form(definition), "CRC-64-AVRO")
+    except (SchemaParseException, ValueError, TypeError, KeyError) as error:
+        raise SchemaError(f"{name}: no Avro schema of a record: {error}") from error
+    return Schema(name, definition, parsed, bytes.fromhex(digest))
 
 
 @cache

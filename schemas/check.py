@@ -14,7 +14,7 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import pairwise
@@ -216,8 +216,8 @@ def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit code."""
+def main(arguments: Sequence[str] = ()) -> int:
+    """The command line, without the program's name; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m schemas.check", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--accept", action="store_true", help="take the current schemas into the history first")
     given = parser.parse_args(arguments)
@@ -235,4 +235,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

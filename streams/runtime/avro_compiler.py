@@ -27,7 +27,7 @@ _INT64_MAX: Final = 2**63 - 1
 _INT64_MIN: Final = -(2**63)
 
 
-class Unusual(Exception):  # noqa: N818  not an error: the reference decides what it is
+class Unusual(Exception):
     """Not the everyday shape; fastavro decides what to make of it."""
 
 

@@ -11,6 +11,7 @@ Nothing here does IO. What cannot be decoded raises `Undecodable`, what cannot b
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -69,6 +70,13 @@ class Codec:
         self._start = framing.header_bytes
         self._heads = {name: framing.header(name) for name in schemas.NAMES}
         self._texts = {name: head.decode("latin-1") for name, head in self._heads.items()}
+
+    async def learn(self, values: Iterable[bytes | None]) -> None:
+        """Find out about schemas that were not met before; await it before a batch of `values` is decoded.
+
+        It costs nothing but with a schema registry. `RegistryUnavailable` blames no record: try again later.
+        """
+        await self.framing.learn(values)
 
     def decode_turns(self, record: KafkaRecord, at: int) -> Command:
         """The command in a record of `turns`, decided at log time `at` (ms). Raises `Undecodable`."""

@@ -60,7 +60,7 @@ class Reason(StrEnum):
     WRONG_PARTITION = "wrong_partition"
 
 
-class Undecodable(Exception):  # noqa: N818  it says what the record is
+class Undecodable(Exception):
     """A record that cannot be taken. `reason` in a word for machines, `str()` a sentence for people."""
 
     def __init__(self, reason: Reason, sentence: str) -> None:
@@ -68,7 +68,7 @@ class Undecodable(Exception):  # noqa: N818  it says what the record is
         self.reason = reason
 
 
-class Unencodable(ValueError):  # noqa: N818  it says what the value is
+class Unencodable(ValueError):
     """A value that its schema has no bytes for; the message names the field and the rule."""
 
 
