@@ -64,7 +64,9 @@ class Settings(BaseSettings):
     kafka: Annotated[str, AfterValidator(_bootstrap)] = Field(description="Kafka bootstrap address, HOST:PORT[,…]")
     postgres: Annotated[str, AfterValidator(_dsn)] = Field(repr=False, description="PostgreSQL connection string")
     namespace: str = Field("", pattern=f"^{NAMESPACE_RULE}$", description="prefix of every topic; empty for none")
-    schema_registry: str | None = Field(None, pattern="^https?://", description="Confluent schema registry, a URL")
+    schema_registry: str | None = Field(
+        None, repr=False, pattern="^https?://", description="Confluent schema registry, a URL"
+    )
     master_key: SecretStr | None = Field(None, description="wraps signing and webhook keys kept in PostgreSQL")
     host: str = Field("127.0.0.1", min_length=1, description="address that servers listen on")
     metrics_port: Port = Field(0, description="port of a worker's /metrics; 0 takes a free one")
@@ -100,6 +102,7 @@ class Settings(BaseSettings):
         """All settings as plain values fit for a log line or a page: passwords and keys replaced by `***`."""
         shown = self.model_dump(mode="json", exclude={"postgres", "master_key"})
         shown["postgres"] = redacted_dsn(self.postgres)
+        shown["schema_registry"] = None if self.schema_registry is None else redacted_url(self.schema_registry)
         shown["master_key"] = None if self.master_key is None else REDACTED
         return shown
 
@@ -111,6 +114,11 @@ def redacted_dsn(dsn: str) -> str:
     except ProgrammingError:
         return REDACTED
     return make_conninfo("", **{name: REDACTED if "password" in name else value for name, value in parts.items()})
+
+
+def redacted_url(url: str) -> str:
+    """`url` with the user and password in front of its host replaced by `***`."""
+    return re.sub(r"(?<=://).*@", f"{REDACTED}@", url)
 
 
 def load_settings(**overrides: Any) -> Settings:

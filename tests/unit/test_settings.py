@@ -65,9 +65,11 @@ def test_a_broken_rule_names_the_variable(environment: pytest.MonkeyPatch, varia
 
 def test_no_secret_is_shown(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("TURNLOG_MASTER_KEY", "hunter2")
+    environment.setenv("TURNLOG_SCHEMA_REGISTRY", "https://ana:hunter2@registry:8081")
     settings = load_settings()
     assert "hunter2" not in f"{settings!r} {settings} {settings.redacted()}"
     assert "user=turnlog" in settings.redacted()["postgres"]
+    assert settings.redacted()["schema_registry"] == "https://***@registry:8081"
 
 
 def test_an_error_never_quotes_the_password(environment: pytest.MonkeyPatch) -> None:
