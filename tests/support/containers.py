@@ -7,11 +7,12 @@ import secrets
 import socket
 import subprocess
 from types import TracebackType
-
-from testcontainers.core.container import DockerContainer
-from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+from typing import TYPE_CHECKING
 
 from ops.embedded import EmbeddedStack
+
+if TYPE_CHECKING:
+    from testcontainers.core.container import DockerContainer
 
 KAFKA_IMAGE = "apache/kafka:4.4.0"
 POSTGRES_IMAGE = "postgres:18"
@@ -69,6 +70,10 @@ def start() -> EmbeddedStack:
 
 
 def _container(image: str, published: dict[int, int], environment: dict[str, str], ready: str) -> DockerContainer:
+    # Half a second to import, and of no use to a session without containers.
+    from testcontainers.core.container import DockerContainer  # noqa: PLC0415
+    from testcontainers.core.wait_strategies import LogMessageWaitStrategy  # noqa: PLC0415
+
     container = DockerContainer(image)
     for inside, outside in published.items():
         container = container.with_bind_ports(inside, outside)
