@@ -1,0 +1,107 @@
+"""Shares of partitions: every table leads, by each worker's own decisions, to a fair one, and then nothing moves."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.fence.port import HeldBy, WorkerRow
+from streams.runtime.balance import View, moves
+
+
+class Cluster:
+    """Workers that decide one after the other, each on the table as it is then."""
+
+    def __init__(self, partitions: int, holders: dict[int, str], workers: list[str]) -> None:
+        self.partitions = partitions
+        self.holders = {p: w for p, w in holders.items() if p < partitions and w in workers}
+        self.workers = workers
+
+    def view(self, me: str, draining: frozenset[str] = frozenset()) -> View:
+        rows = [WorkerRow(name, live=True, draining=name in draining) for name in self.workers]
+        table = [HeldBy(p, w, 1, live=True, expires_in_ms=1) for p, w in sorted(self.holders.items())]
+        mine = frozenset(p for p, w in self.holders.items() if w == me)
+        return View(me, mine, frozenset(), rows, table, self.partitions)
+
+    def round(self) -> int:
+        moved = 0
+        for me in self.workers:
+            plan = moves(self.view(me))
+            for partition in plan.hand_back:
+                del self.holders[partition]
+            for partition in plan.claim:
+                assert partition not in self.holders
+                self.holders[partition] = me
+            moved += len(plan.hand_back) + len(plan.claim)
+        return moved
+
+    def counts(self) -> list[int]:
+        return sorted(list(self.holders.values()).count(name) for name in self.workers)
+
+
+NAMES = [f"wk-{n}" for n in range(6)]
+clusters = st.builds(
+    Cluster,
+    st.integers(1, 20),
+    st.dictionaries(st.integers(0, 19), st.sampled_from(NAMES)),
+    st.lists(st.sampled_from(NAMES), min_size=1, unique=True),
+)
+
+
+@given(clusters)
+def test_any_table_becomes_fair_and_stays(cluster: Cluster) -> None:
+    for _ in range(10):
+        if not cluster.round():
+            break
+    assert cluster.round() == 0
+    assert len(cluster.holders) == cluster.partitions
+    counts = cluster.counts()
+    assert counts[-1] - counts[0] <= 1
+
+
+@given(clusters)
+def test_only_surplus_is_handed_back(cluster: Cluster) -> None:
+    share = -(-cluster.partitions // len(cluster.workers))
+    for me in cluster.workers:
+        view = cluster.view(me)
+        plan = moves(view)
+        assert set(plan.hand_back) <= view.mine
+        assert len(view.mine) - len(plan.hand_back) >= min(len(view.mine), share - 1)
+
+
+def test_a_third_worker_gets_its_share() -> None:
+    cluster = Cluster(8, {p: NAMES[p % 2] for p in range(8)}, NAMES[:2])
+    assert cluster.round() == 0
+    cluster.workers = NAMES[:3]
+    cluster.round()
+    cluster.round()
+    assert cluster.counts() == [2, 3, 3]
+
+
+def test_a_newcomer_gets_one_although_nobody_is_above_the_rounded_share() -> None:
+    cluster = Cluster(4, {0: "wk-0", 1: "wk-0", 2: "wk-1", 3: "wk-1"}, NAMES[:3])
+    cluster.round()
+    cluster.round()
+    assert cluster.counts() == [1, 1, 2]
+
+
+def test_a_draining_worker_counts_for_no_share() -> None:
+    cluster = Cluster(4, {0: "wk-1", 1: "wk-1"}, NAMES[:2])
+    assert len(moves(cluster.view("wk-0", draining=frozenset({"wk-1"}))).claim) == 2
+
+
+def test_dead_workers_rows_are_claimed() -> None:
+    view = View(
+        "wk-0",
+        frozenset(),
+        frozenset(),
+        [WorkerRow("wk-0", live=True, draining=False), WorkerRow("wk-1", live=False, draining=False)],
+        [HeldBy(0, "wk-1", 3, live=False, expires_in_ms=9_000), HeldBy(1, "wk-1", 3, live=False, expires_in_ms=9_000)],
+        2,
+    )
+    assert sorted(moves(view).claim) == [0, 1]
+
+
+def test_what_is_being_given_up_counts_no_more_and_is_not_claimed_again() -> None:
+    cluster = Cluster(4, dict.fromkeys(range(4), "wk-0"), NAMES[:2])
+    view = cluster.view("wk-0")
+    plan = moves(View("wk-0", view.mine, frozenset({2, 3}), view.workers, view.table, 4))
+    assert plan.claim == plan.hand_back == ()

@@ -1,0 +1,193 @@
+"""The life of a partition at one worker: each way from state to state, and what is left when it ends."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from streams.fence.port import HeldBy, Lease
+from streams.runtime import partition as module
+from streams.runtime.kafka import Doubt, KafkaUnavailable
+from streams.runtime.partition import FINAL, TRANSITIONS, PartitionState, Sequencer
+from streams.runtime.ports import Ports
+from tests.support.fake_kafka import FakeIntake
+from tests.support.sequencing import FakeKeeper, World
+from tests.support.waiting import until
+
+S = PartitionState
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BACKOFF_FIRST_S", 0.001)
+
+
+@asynccontextmanager
+async def sequencer(world: World, ports: Ports | None = None) -> AsyncIterator[Sequencer]:
+    ports = ports or world.ports()
+    await ports.leases.open()
+    lease = await ports.leases.claim(0)
+    assert isinstance(lease, Lease)
+    ports.keeper.watch(lease, 0)
+    running = Sequencer(lease, ports, drain_s=5)
+    await running.start()
+    try:
+        yield running
+    finally:
+        await running.stop()
+
+
+async def in_phase(running: Sequencer, *phases: PartitionState) -> None:
+    await until(lambda: running.phase in phases)
+
+
+def test_every_state_has_its_transitions_and_only_the_final_ones_have_none() -> None:
+    assert set(TRANSITIONS) == set(PartitionState)
+    assert {state for state, ways in TRANSITIONS.items() if not ways} == FINAL
+    reached = {S.OPENING}.union(*TRANSITIONS.values())
+    assert reached == set(PartitionState)
+
+
+def test_the_picture_names_every_state() -> None:
+    assert module.__doc__ is not None
+    assert all(state.name in module.__doc__ for state in PartitionState)
+
+
+async def test_a_claimed_partition_runs_and_drains_when_stopped() -> None:
+    world = World()
+    world.configure()
+    async with sequencer(world) as running:
+        await in_phase(running, S.RUNNING)
+        await until(lambda: "ConfigChanged" in world.kinds())
+    assert running.phase is S.RELEASED
+    assert world.store.checkpoints[0].lsn == world.journal()[-1].lsn, "the last checkpoint covers the journal"
+    assert isinstance(await world.ports("wk-000000000002").leases.claim(0), Lease), "free for another at once"
+
+
+async def test_a_doubt_starts_over_with_a_new_epoch_and_a_new_producer() -> None:
+    world = World()
+    async with sequencer(world) as running:
+        await in_phase(running, S.RUNNING)
+        world.kafka.fail("commit", Doubt("no answer"))
+        world.configure()
+        await until(lambda: world.kafka.calls.count("init") == 2 and running.phase is S.RUNNING)
+        await until(lambda: "ConfigChanged" in world.kinds())
+        assert running.lease.token.writer_epoch == 2
+    opened = [e.writer_epoch for e in world.journal() if type(e.event).__name__ == "WriterOpened"]
+    assert opened == [1, 2]
+
+
+async def test_each_init_producer_id_has_a_writer_epoch_of_its_own() -> None:
+    world = World()
+    for _ in range(3):
+        world.kafka.fail("init", Doubt("no answer"))
+    async with sequencer(world) as running:
+        await in_phase(running, S.RUNNING)
+        assert running.lease.token.writer_epoch == world.kafka.calls.count("init") == 4
+
+
+async def test_a_partition_that_another_took_is_lost_and_nothing_more_is_written() -> None:
+    world = World()
+    async with sequencer(world) as running:
+        await in_phase(running, S.RUNNING)
+        world.store.leases[0].expires_at = 0
+        other = await world.ports("wk-000000000002").leases.claim(0)
+        assert isinstance(other, Lease)
+        written = world.kafka.logs["conversations", 0].end
+        running.lose(running.lease, "another worker took it")
+        await in_phase(running, S.LOST)
+        assert "wk-000000000002 has it" in running.reason
+        assert world.kafka.logs["conversations", 0].end == written
+    still = await world.ports("wk-000000000003").leases.claim(0)
+    assert isinstance(still, HeldBy), "a loser hands nothing back"
+
+
+async def test_a_loss_of_an_earlier_lease_means_nothing_to_the_present_one() -> None:
+    world = World()
+    async with sequencer(world) as running:
+        await in_phase(running, S.RUNNING)
+        old = running.lease
+        world.kafka.fail("commit", Doubt("no answer"))
+        world.configure()
+        await until(lambda: running.lease != old and running.phase is S.RUNNING)
+        running.lose(old, "late news")
+        world.converse("c1")
+        await until(lambda: "ConversationOpened" in world.kinds())
+        assert world.kafka.calls.count("init") == 2
+
+
+async def test_a_lease_that_could_not_be_renewed_stops_writing_and_starts_again_when_it_can() -> None:
+    world = World()
+    keeper = FakeKeeper()
+    async with sequencer(world, replace(world.ports(), keeper=keeper)) as running:
+        await in_phase(running, S.RUNNING)
+        keeper.good, world.store.reachable = False, False
+        world.configure()
+        await in_phase(running, S.BACKING_OFF)
+        assert "ConfigChanged" not in world.kinds()
+        keeper.good, world.store.reachable = True, True
+        await in_phase(running, S.RUNNING)
+        await until(lambda: "ConfigChanged" in world.kinds())
+
+
+async def test_a_log_that_cannot_be_continued_stops_the_partition_loudly_and_keeps_the_lease() -> None:
+    world = World()
+    world.kafka.logs["conversations", 0].start = 3
+    for _ in range(3):
+        world.kafka.append("conversations", 0, None, b"")
+    async with sequencer(world) as running:
+        await in_phase(running, S.STOPPED)
+        assert "the topic starts at 3" in running.reason
+        assert isinstance(await world.ports("wk-000000000002").leases.claim(0), HeldBy)
+    assert running.phase is S.RELEASED
+
+
+async def test_stopping_while_backing_off_hands_the_lease_back() -> None:
+    world = World()
+
+    class Deaf(FakeIntake):
+        async def open(self, positions: object) -> None:
+            raise KafkaUnavailable("no broker")
+
+    ports = replace(world.ports(), new_intake=lambda partition: Deaf(world.kafka, partition))
+    async with sequencer(world, ports) as running:
+        await in_phase(running, S.BACKING_OFF)
+    assert running.phase is S.RELEASED
+    assert isinstance(await world.ports("wk-000000000002").leases.claim(0), Lease)
+
+
+async def test_an_error_that_nobody_foresaw_starts_the_partition_over() -> None:
+    world = World()
+    async with sequencer(world) as running:
+        await in_phase(running, S.RUNNING)
+        world.kafka.fail("append", RuntimeError("a bug"))
+        world.configure()
+        await until(lambda: "ConfigChanged" in world.kinds())
+        assert running.lease.token.writer_epoch == 2
+
+
+async def test_a_restored_lease_store_is_lifted_above_the_journal() -> None:
+    world = World()
+    for _ in range(5):
+        await (await world.writer()).close()
+    world.store.leases.clear()
+    world.store.checkpoints.clear()
+    ports = world.ports("wk-000000000002")
+    async with sequencer(world, ports) as running:
+        await in_phase(running, S.RUNNING)
+        assert running.lease.token.writer_epoch == 6
+    assert ports.metrics.registry.get_sample_value("turnlog_stale_lease_store_total") == 1
+
+
+async def test_gauges_of_a_partition_go_with_it() -> None:
+    world = World()
+    ports = world.ports()
+    async with sequencer(world, ports) as running:
+        await in_phase(running, S.RUNNING)
+        value = ports.metrics.registry.get_sample_value
+        assert value("turnlog_partition_state", {"partition": "0", "state": "running"}) == 1
+        assert value("turnlog_lag_records", {"partition": "0", "topic": "turns"}) == 0
+    assert value("turnlog_partition_state", {"partition": "0", "state": "running"}) is None
+    assert value("turnlog_partition_state", {"partition": "0", "state": "released"}) is None
+    assert value("turnlog_lag_records", {"partition": "0", "topic": "turns"}) is None
