@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from aiokafka import TopicPartition
 
+from ops.journal import partition_count
 from streams.core.events import Entry
 from streams.runtime.codec import Codec
 from streams.runtime.kafka import bounds, consumer
@@ -25,8 +26,7 @@ async def from_now(settings: Settings) -> AsyncIterator[Callable[[], AsyncIterat
     reader = consumer(settings.kafka, limit_s, wait_ms=WAIT_MS)
     await reader.start()
     try:
-        await reader.client.force_metadata_update()
-        partitions = [TopicPartition(topic, number) for number in reader.partitions_for_topic(topic) or ()]
+        partitions = [TopicPartition(topic, number) for number in range(await partition_count(settings))]
         reader.assign(partitions)
         for partition, kept in (await bounds(reader, partitions, limit_s)).items():
             reader.seek(partition, kept.end)

@@ -10,7 +10,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,6 +74,15 @@ class Play:
             self.kill.to = self.board.name(event.to_member)
         elif isinstance(event, RunEnded) and event.run_id == self.kill.run_id:
             self.kill.answered, self.kill.answered_by = time.monotonic(), self.board.name(event.member)
+
+    def notify(self, who: str) -> Callable[[str], None]:
+        """Where an agent's process reports to: that the killed one ended is no news."""
+
+        def note(line: str) -> None:
+            if self.kill is None or self.kill.who != who:
+                self.show.note(line)
+
+        return note
 
     def _kill_in_the_middle(self) -> None:
         row = self.board.answering()
@@ -141,7 +150,7 @@ async def _agents(the_play: Play, stack: RunningStack, source: Path) -> AsyncIte
     with tempfile.TemporaryDirectory(prefix="turnlog-demo-") as logs:
         try:
             for name in AGENTS:
-                child = Child(_agent_plan(name, stack, source, secret, Path(logs)), the_play.show.note)
+                child = Child(_agent_plan(name, stack, source, secret, Path(logs)), the_play.notify(name))
                 the_play.agents[name] = child
                 await child.start()
                 the_play.board.names[str(child.ready["member"])] = name
