@@ -1,24 +1,36 @@
-"""The benches as commands: servers to run on, the parts in order, and what is printed."""
+"""The benches as commands: servers, a deployment of their own on them, the parts in order, and what is printed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import psycopg
+import uvloop
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from ops import embedded
 from ops.bench.floor import Floor, measure_floor
+from ops.bench.sequencer import measure_sequencer
+from ops.provision import connected_admin, replication_for
+from streams.fence.migrate import migrate
+from streams.settings import Settings, load_settings
+from streams.topics import Topics, ensure
 
 Notify = Callable[[str], None]
+T = TypeVar("T")
 
 
-@contextmanager
-def _servers(notify: Notify) -> Iterator[embedded.EmbeddedStack]:
+def floor_bench(turns: int, partitions: int, notify: Notify) -> dict[str, Any]:
+    """`turnlog bench floor`."""
     with embedded.servers(None, progress=notify) as servers:
-        yield servers
-
-
-def _rounded(floor: Floor) -> dict[str, Any]:
+        notify(f"copying {turns:,} turns")
+        floor = _timed(measure_floor(servers.kafka, turns, partitions))
     return {
         "floor_per_s": round(floor.floor_per_s),
         "cpu_us_per_turn": round(floor.cpu_us_per_turn, 2),
@@ -27,8 +39,62 @@ def _rounded(floor: Floor) -> dict[str, Any]:
     }
 
 
-async def floor_bench(turns: int, partitions: int, notify: Notify) -> dict[str, Any]:
-    """`turnlog bench floor`."""
-    with _servers(notify) as servers:
-        notify(f"copying {turns:,} turns")
-        return _rounded(await measure_floor(servers.kafka, turns, partitions))
+def sequencer_bench(turns: int, partitions: int, notify: Notify) -> dict[str, Any]:
+    """`turnlog bench sequencer`: floor, worker, floor, on one broker."""
+    with embedded.servers(None, progress=notify) as servers:
+        before = _floor(servers.kafka, turns, partitions, notify)
+        result = _timed(_sequenced(servers, turns, partitions, notify))
+        after = _floor(servers.kafka, turns, partitions, notify)
+    floor_per_s = max(before.floor_per_s, after.floor_per_s)
+    return {
+        "turns_per_s": round(result.turns_per_s),
+        "floor_per_s": round(floor_per_s),
+        "ratio": round(result.turns_per_s / floor_per_s, 3),
+        "cpu_us_per_turn": round(result.cpu_us_per_turn, 2),
+        "floor_cpu_us_per_turn": round(min(before.cpu_us_per_turn, after.cpu_us_per_turn), 2),
+        "turns": result.turns,
+        "seconds": round(result.seconds, 2),
+    }
+
+
+def _floor(kafka: str, turns: int, partitions: int, notify: Notify) -> Floor:
+    notify(f"measuring the floor with {turns:,} turns")
+    floor = _timed(measure_floor(kafka, turns, partitions))
+    notify(f"the floor is {floor.floor_per_s:,.0f} turns/s, {floor.cpu_us_per_turn:.2f} µs of CPU a turn")
+    return floor
+
+
+async def _sequenced(servers: embedded.EmbeddedStack, turns: int, partitions: int, notify: Notify) -> Any:
+    async with deployment(servers, partitions) as settings:
+        return await measure_sequencer(settings, turns, partitions, notify)
+
+
+@asynccontextmanager
+async def deployment(servers: embedded.EmbeddedStack, partitions: int) -> AsyncIterator[Settings]:
+    """Topics under a namespace of their own and a database of their own, both removed after."""
+    name = f"bench-{secrets.token_hex(4)}"
+    with _database(servers.postgres, name.replace("-", "_")) as dsn:
+        settings = load_settings(kafka=servers.kafka, postgres=dsn, namespace=name)
+        await asyncio.to_thread(migrate, dsn)
+        topics = Topics(name)
+        async with connected_admin(servers.kafka) as admin:
+            await ensure(admin, topics, partitions=partitions, replication=await replication_for(admin))
+            try:
+                yield settings
+            finally:
+                await admin.delete_topics(list(topics.all))
+
+
+@contextlib.contextmanager
+def _database(server: str, name: str) -> Any:
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            yield make_conninfo(server, dbname=name)
+        finally:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def _timed(bench: Coroutine[Any, Any, T]) -> T:
+    """Run it on the event loop that workers and gateways run on."""
+    return uvloop.run(bench)

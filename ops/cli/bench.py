@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from ops.cli.common import Output, OutputOption, progress, show_document, translated_failures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 app = typer.Typer(
@@ -75,6 +74,6 @@ def latency(
     _run(lambda: latency_bench(turns, rate, partitions, progress), output)
 
 
-def _run(bench: Callable[[], Coroutine[Any, Any, Mapping[str, Any]]], output: Output) -> None:
+def _run(bench: Callable[[], Mapping[str, Any]], output: Output) -> None:
     with translated_failures():
-        show_document(asyncio.run(bench()), output)
+        show_document(bench(), output)

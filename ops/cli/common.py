@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -124,6 +125,7 @@ def translated_failures() -> Iterator[None]:
     from aiokafka.errors import KafkaError
 
     from ops.audit.source import CouldNotVerify
+    from ops.bench.sequencer import BenchFailed
     from ops.children import ChildFailed
     from ops.embedded import StackUnavailable
     from streams.fence.channels import InvalidDocument, VersionConflict
@@ -132,6 +134,8 @@ def translated_failures() -> Iterator[None]:
     from streams.runtime.kafka import KafkaUnavailable
     from streams.topics import TopicsError
 
+    # What a client retries by itself is no news to a person; what it gives up on is raised.
+    logging.getLogger("aiokafka").setLevel(logging.ERROR)
     try:
         yield
     except (InvalidDocument, VersionConflict) as error:
@@ -140,7 +144,7 @@ def translated_failures() -> Iterator[None]:
         raise CommandFailed(f"Kafka: {error}\n{WAY_OUT}") from error
     except (psycopg.Error, FenceUnavailable) as error:
         raise CommandFailed(f"PostgreSQL: {str(error).strip()}\n{WAY_OUT}") from error
-    except (CouldNotVerify, ChildFailed, StackUnavailable, SchemaMismatch, TopicsError) as error:
+    except (BenchFailed, CouldNotVerify, ChildFailed, StackUnavailable, SchemaMismatch, TopicsError) as error:
         raise CommandFailed(str(error)) from error
 
 
