@@ -19,6 +19,8 @@ class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class OpenConversation(Command, frozen=True):
+    """Begin a conversation. A repeat of `key` gets the first one's answer."""
+
     conversation_id: str
     channel: str
     participant: str | None = None
@@ -28,11 +30,15 @@ class OpenConversation(Command, frozen=True):
 
 
 class CommitTurn(Command, frozen=True):
+    """A person said something."""
+
     conversation_id: str
     turn: Turn
 
 
 class CloseConversation(Command, frozen=True):
+    """No turn is taken from here on; open runs end."""
+
     conversation_id: str
     by: str
     reason: str
@@ -41,6 +47,8 @@ class CloseConversation(Command, frozen=True):
 
 
 class ReopenConversation(Command, frozen=True):
+    """Undo a close."""
+
     conversation_id: str
     by: str
     id: str
@@ -64,6 +72,8 @@ class CommitFrame(Command, frozen=True):
 
 
 class Join(Command, frozen=True):
+    """A gateway has a new agent connection; `n` is its counter of membership changes on this partition."""
+
     gateway: str
     n: int
     member: str
@@ -86,6 +96,8 @@ class Leave(Command, frozen=True):
 
 
 class ListedMember(msgspec.Struct, frozen=True, gc=False):
+    """One member of a gateway's list, as it would join."""
+
     member: str
     channel: str
     group: str
@@ -128,6 +140,8 @@ class TimePassed(Command, frozen=True):
 
 
 class OpenWriter(Command, frozen=True):
+    """A sequencer begins to write the partition; first command of every writer epoch."""
+
     writer_epoch: int
     worker: str
 

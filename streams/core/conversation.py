@@ -1,18 +1,20 @@
 """A conversation's life (rule 10) and what people say in it (rules 1, 3, 8).
 
-A turn, in this order: unknown conversation; a repeat (`Duplicate`); closed; content (sizes, text); channel not active. What
-passes gets the next seq and, in each group that its channel is routed to, an owner:
+A turn, in this order: unknown conversation; a repeat (`Duplicate`); closed; content (sizes, text); channel not
+active. What passes gets the next seq and, in each group that its channel is routed to, an owner:
 
-- a group whose run asks something (an open interrupt of a run that has a member) gets it as the answer: the turn joins that run
-  and opens none there. One ask takes one answer: the one that `reply_to` names, else the oldest. Other groups get their own run;
-- every other group gets a run of its own, held by the rendezvous winner. Where that is another member than the last turn's,
-  `OwnerChanged` comes first;
+- a group whose run asks something (an open interrupt of a run that has a member) gets it as the answer: the turn
+  joins that run and opens none there. One ask takes one answer: the one that `reply_to` names, else the oldest. Other
+  groups get their own run;
+- every other group gets a run of its own, held by the rendezvous winner. Where that is another member than the last
+  turn's, `OwnerChanged` comes first;
 - an agent channel without any member: the turn waits for the first group that joins there.
 
 A channel that is routed nowhere is for people among themselves: its turns open no run and wait for nobody.
 
-Close ends the open runs (cancelled, reason `closed`), and with `ConversationClosed` the turns that wait. Close of a closed
-conversation and reopen of an open one are repeats: `Duplicate` of the last such update, seq 0 when there was none.
+Close ends the open runs (cancelled, reason `closed`), and with `ConversationClosed` the turns that wait. Close of a
+closed conversation and reopen of an open one are repeats: `Duplicate` of the last such update, seq 0 when there was
+none.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from streams.core.state import Conversation, ImpossibleEvent, Partition, Run, Up
 
 
 def decide_open(state: Partition, command: OpenConversation) -> list[Event]:
+    """A repeat of the key that opened it is a repeat; any other second opening is refused."""
     id_ = command.conversation_id
     known = state.conversations.get(id_)
     if known is not None:
@@ -80,6 +83,7 @@ def decide_open(state: Partition, command: OpenConversation) -> list[Event]:
 
 
 def decide_turn(state: Partition, command: CommitTurn) -> list[Event]:
+    """The order of refusals and who gets it: see above."""
     id_ = command.conversation_id
     conversation = state.conversations.get(id_)
     if conversation is None:
@@ -161,6 +165,7 @@ def _by_seq(ask: tuple[int, Run, str]) -> int:
 
 
 def decide_close(state: Partition, command: CloseConversation) -> list[Event]:
+    """End what is open, then close."""
     id_ = command.conversation_id
     conversation = state.conversations.get(id_)
     if conversation is None:
@@ -188,6 +193,7 @@ def decide_close(state: Partition, command: CloseConversation) -> list[Event]:
 
 
 def decide_reopen(state: Partition, command: ReopenConversation) -> list[Event]:
+    """Take turns again; what was ended stays ended."""
     id_ = command.conversation_id
     conversation = state.conversations.get(id_)
     if conversation is None:
@@ -227,27 +233,29 @@ def _refuse(
 
 
 def evolve_conversation_opened(state: Partition, entry: Entry, event: ConversationOpened) -> Conversation:
+    """The new conversation, loaded."""
     id_ = event.conversation_id or ""
     if id_ in state.conversations:
         raise ImpossibleEvent(f"conversation {id_} is open already")
     conversation = state.conversations[id_] = Conversation(id_, event.channel)
     if event.key is not None:
-        keys.take(conversation, open_key(event.key), 0, id_, entry.at, entry.timestamp)
+        keys.take(conversation, open_key(event.key), 0, id_, at=entry.at, timestamp=entry.timestamp)
     return conversation
 
 
 def evolve_turn(state: Partition, conversation: Conversation, entry: Entry, event: TurnCommitted) -> None:
+    """Its key, its runs, what waits, and the answer that it may be."""
     turn = event.turn
     seq = event.seq
     if not conversation.open:
         raise ImpossibleEvent(f"conversation {conversation.id} is closed: it takes no turn")
     key = key_of_turn(turn)
     if key is not None:
-        keys.take(conversation, key, seq, turn.id, entry.at, entry.timestamp)
+        keys.take(conversation, key, seq, turn.id, at=entry.at, timestamp=entry.timestamp)
     owners = conversation.owners
     for assignment in event.assigned:
         group, member = assignment.group, assignment.member
-        open_run(state, conversation, assignment.run_id, seq, turn.id, group, member)
+        open_run(state, conversation, Run(assignment.run_id, seq, turn.id, group, member))
         if member is not None:
             owners[group] = member
     for channel in event.waiting:
@@ -274,6 +282,7 @@ def _join(state: Partition, conversation: Conversation, entry: Entry, event: Tur
 
 
 def evolve_owner_changed(_: Partition, conversation: Conversation, __: Entry, event: OwnerChanged) -> None:
+    """The group's owner from the next turn on."""
     conversation.plan = None
     if event.owner is None:
         conversation.owners.pop(event.group, None)
@@ -282,6 +291,7 @@ def evolve_owner_changed(_: Partition, conversation: Conversation, __: Entry, ev
 
 
 def evolve_closed(state: Partition, conversation: Conversation, entry: Entry, event: ConversationClosed) -> None:
+    """Nothing of it waits any more."""
     if not conversation.open or conversation.runs:
         raise ImpossibleEvent(f"conversation {conversation.id} cannot close: it is closed, or has open runs")
     conversation.open = False
@@ -295,6 +305,7 @@ def evolve_closed(state: Partition, conversation: Conversation, entry: Entry, ev
 
 
 def evolve_reopened(_: Partition, conversation: Conversation, entry: Entry, event: ConversationReopened) -> None:
+    """It takes turns again."""
     if conversation.open:
         raise ImpossibleEvent(f"conversation {conversation.id} is open")
     conversation.open = True

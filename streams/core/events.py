@@ -97,13 +97,14 @@ class Frame(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     id: str
     """Message id minted by the gateway; for an interrupt the agent's own interrupt id."""
     type: str
-    """Frame type of the wire protocol: text, buttons, genui, tool_call, interrupt, interrupt_resolved, run, read, error …"""
+    """Frame type of the wire protocol: text, buttons, genui, tool_call, interrupt, interrupt_resolved, run, read, error
+    …"""
     client_id: str | None = None
     """The agent's own id for it; echoed in the ack, and its idempotency key within the run."""
     text: str | None = None
     key_id: str | None = None
     data: str | None = None
-    """The wire frame's payload (`data`, or the whole of a frame without one) as JSON, when it holds more than `text`."""
+    """The wire frame's payload (`data`; the chunk of genui; else the whole) as JSON, when it holds more than `text`."""
     metadata: str | None = None
     extra: str | None = None
     """Further top-level fields of the wire frame (`actions`, `replyTo`, …) as a JSON object."""
@@ -204,7 +205,7 @@ class RunOpened(Event, frozen=True):
 
 
 class RunStarted(Event, frozen=True):
-    """The owner said that it works on the run (`read` or `run started`), so that correlation survives a change of writer."""
+    """The owner said that it works on the run (`read`, `run started`): so correlation survives a change of writer."""
 
     run_id: str
     run_epoch: int
@@ -263,6 +264,8 @@ class MemberJoined(Event, frozen=True):
 
 
 class MemberLeft(Event, frozen=True):
+    """A member is gone. Its runs move, or end, just after."""
+
     member: str
     group: str
     gateway: str
@@ -278,7 +281,7 @@ class GatewayEnded(Event, frozen=True):
 
 
 class ListWanted(Event, frozen=True):
-    """The partition lost count of a gateway's members (`of` = members), or lacks the current document (`of` = config)."""
+    """The partition lost count of a gateway's members (`of` = members), or lacks its document (`of` = config)."""
 
     gateway: str
     of: str
@@ -287,14 +290,14 @@ class ListWanted(Event, frozen=True):
 
 
 class ListApplied(Event, frozen=True):
-    """A gateway's list was taken: its members from here on are those that joined and did not leave, its counter is `n`."""
+    """A gateway's list was taken: its members are those that joined and did not leave, its counter is `n`."""
 
     gateway: str
     n: int
 
 
 class Refused(Event, frozen=True):
-    """A command changed nothing. `count`: the how-manieth refusal of this (member, run); after the 16th none is written."""
+    """A command changed nothing. `count`: the how-manieth of this (member, run); after the 16th none is written."""
 
     reason: RefusedReason
     ref: str | None = None

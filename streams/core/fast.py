@@ -1,8 +1,8 @@
 """The common turn in one go: what `decide_turn` and `evolve_turn` come to when there is nothing to decide anew.
 
-That is: a known, open conversation that asks nothing; a channel with one group and none without members; an owner chosen
-before by all its members, with the roster and the document unchanged since. Nearly every turn under load is one of these.
-A property test holds it to the same entry and the same state as the long way.
+That is: a known, open conversation that asks nothing; a channel with one group and none without members; an owner
+chosen before by all its members, with the roster and the document unchanged since. Nearly every turn under load is
+one of these. A property test holds it to the same entry and the same state as the long way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def step_turn(state: Partition, command: CommitTurn, writer_epoch: int) -> Entry
         key = f"user:{turn.sender}:{turn.key}"
         if key in conversation.keys:
             return None
-        keys.take(conversation, key, seq, turn.id, at, timestamp)
+        keys.take(conversation, key, seq, turn.id, at=at, timestamp=timestamp)
     owner = conversation.owners[group]
     run_id = f"{id_}/{seq}/{group}"
     lsn = state.lsn + 1

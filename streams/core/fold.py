@@ -1,12 +1,12 @@
 """The dispatch: `decide` a command, `evolve` an entry, or both at once in `step`.
 
 - `decide(state, command)` gives the events and leaves the state as it was (memos of derived values aside).
-- `evolve(state, entry)` applies one journal entry in place and raises `ImpossibleEvent` for one that cannot follow. After an
-  exception the state is worth nothing: rebuild it.
+- `evolve(state, entry)` applies one journal entry in place and raises `ImpossibleEvent` for one that cannot follow.
+  After an exception the state is worth nothing: rebuild it.
 - `step(state, command, writer_epoch)` is what a sequencer calls: decide, wrap in entries, evolve each.
 
-Before `step` and `evolve`, the conversation that the command or entry names must be loaded, or known to be absent; before a
-command, its older keys too when `Conversation.older_keys` says so (`keys.restore_older`).
+Before `step` and `evolve`, the conversation that the command or entry names must be loaded, or known to be absent;
+before a command, its older keys too when `Conversation.older_keys` says so (`keys.restore_older`).
 """
 
 from __future__ import annotations

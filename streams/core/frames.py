@@ -1,4 +1,5 @@
-"""An agent's frames: which run one belongs to, whether its sender may write it, and what it does to the run (rules 1, 6, 7).
+"""An agent's frames: which run one belongs to, whether its sender may write it, and what it does to the run (rules 1,
+6, 7).
 
 Correlation, in this order:
 1. the run that the frame names;
@@ -6,8 +7,8 @@ Correlation, in this order:
 3. the run that its sender last said to work on (`read`, `run started`);
 4. the first, by turn, of the runs its sender holds and has been given.
 
-A frame of no run is *proactive*: stored only from the conversation's owner in the sender's group, and never when it names a
-run, or a turn, that is not open.
+A frame of no run is *proactive*: stored only from the conversation's owner in the sender's group, and never when it
+names a run, or a turn, that is not open.
 
 | frame type | what it becomes |
 |---|---|
@@ -18,10 +19,11 @@ run, or a turn, that is not open.
 | `interrupt`, `interrupt_resolved` | a numbered frame; opens, closes an ask |
 | `genui`, `tool_call`, `skill`, `event` | a numbered frame |
 | `typing`, `presence`, and others of the protocol's own that only a server sends | nothing |
-| any other: a message | a numbered frame; when its run was announced by neither `read` nor `run started`, it is the answer |
+| any other: a message | a numbered frame; it is the answer when neither `read` nor `run started` announced its run |
 
-The answer of an unannounced run ends it. A message that names neither run nor turn answers all turns that its sender had been
-given when it was sent, for such an agent may fold them into one; a message that names its turn answers that one.
+The answer of an unannounced run ends it. A message that names neither run nor turn answers all turns that its sender
+had been given when it was sent, for such an agent may fold them into one; a message that names its turn answers that
+one.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from streams.core.limits import RUN_EVENTS_MAX, RUN_FRAMES_MAX, problem_of_frame
 from streams.core.ownership import owner_of
 from streams.core.routing import plan_of
 from streams.core.runs import SYSTEM, end, run_of, watch
-from streams.core.state import Conversation, ImpossibleEvent, Member, Partition, Progress, Run
+from streams.core.state import Conversation, ImpossibleEvent, Partition, Progress, Run
 
 STRUCTURED: Final = frozenset({"genui", "tool_call", "interrupt", "interrupt_resolved", "event", "skill"})
 """Numbered, but no message: none of these alone answers an unannounced run (a finished stream does)."""
@@ -68,7 +70,7 @@ _TURN_OF_CLIENT_ID: Final = re.compile(
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What a frame belongs to. `run` None: no open run; `key` then is what a run that ended would have stored it under."""
+    """What a frame belongs to. `run` None: no open run; `key` is then what an ended run would have stored it under."""
 
     run: Run | None
     key: str | None
@@ -80,6 +82,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def decide_frame(state: Partition, command: CommitFrame) -> list[Event]:
+    """What a frame comes to; see the table above."""
     conversation = state.conversations.get(command.conversation_id)
     if conversation is None:
         return [_refused(command, RefusedReason.CONVERSATION_NOT_FOUND, "conversation_id: no such conversation")]
@@ -95,8 +98,11 @@ def decide_frame(state: Partition, command: CommitFrame) -> list[Event]:
     member = state.members.get(command.member)
     if member is None or member.group != command.group:
         return _fenced(state, command, target.run, "member: it is not (or no longer) in this group")
-    if (special := _CONTROL.get(kind)) is not None:
-        return special(state, conversation, command, member, target)
+    return _CONTROL.get(kind, _decide_kept)(state, conversation, command, target)
+
+
+def _decide_kept(state: Partition, conversation: Conversation, command: CommitFrame, target: Target) -> list[Event]:
+    """A frame that is shown: of a run that its sender holds, or proactive."""
     if target.run is None:
         return _decide_proactive(state, conversation, command, target)
     if not _holds(command, target.run):
@@ -276,9 +282,7 @@ def _committed(
     )
 
 
-def _decide_read(
-    state: Partition, conversation: Conversation, command: CommitFrame, _: Member, target: Target
-) -> list[Event]:
+def _decide_read(state: Partition, conversation: Conversation, command: CommitFrame, target: Target) -> list[Event]:
     """`read` names a turn by its watermark: its run, else the last one below it that was given and not started."""
     run = target.run if target.names else _run_read(conversation, command)
     if run is None or _is_started(run):
@@ -298,7 +302,7 @@ def _run_read(conversation: Conversation, command: CommitFrame) -> Run | None:
 
 
 def _decide_run_status(
-    state: Partition, conversation: Conversation, command: CommitFrame, _: Member, target: Target
+    state: Partition, conversation: Conversation, command: CommitFrame, target: Target
 ) -> list[Event]:
     status = command.frame.status
     run = target.run
@@ -330,7 +334,7 @@ def _started(conversation: Conversation, command: CommitFrame, run: Run, by: str
     )
 
 
-_CONTROL: Final[dict[str, Callable[[Partition, Conversation, CommitFrame, Member, Target], list[Event]]]] = {
+_CONTROL: Final[dict[str, Callable[[Partition, Conversation, CommitFrame, Target], list[Event]]]] = {
     "read": _decide_read,
     "run": _decide_run_status,
 }
@@ -366,8 +370,9 @@ def _fenced(state: Partition, command: CommitFrame, run: Run | None, detail: str
 
 
 def evolve_frame(state: Partition, conversation: Conversation, entry: Entry, event: FrameCommitted) -> None:
+    """Its key, and what it did to its run."""
     if event.key is not None:
-        keys.take(conversation, event.key, event.seq, event.frame.id, entry.at, entry.timestamp)
+        keys.take(conversation, event.key, event.seq, event.frame.id, at=entry.at, timestamp=entry.timestamp)
     if event.run_id is None:
         return
     run = run_of(conversation, event.run_id, event.run_epoch)

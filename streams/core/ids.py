@@ -25,14 +25,15 @@ def turn_key(sender: str, key: str) -> str:
 
 
 def key_of_turn(turn: Turn) -> str | None:
+    """`turn_key` of a turn; None: it has no idempotency key."""
     return None if turn.key is None else f"user:{turn.sender}:{turn.key}"
 
 
 def frame_key(group: str, run_id: str | None, client_id: str, generation: int = 0) -> str:
     """Idempotency key of an agent's frame: unique per (conversation, group, run, clientId).
 
-    `generation` counts how often the run's frames were superseded. It is part of the key from the first time on, so that
-    superseded frames free their keys, and the new owner's frames get message ids of their own.
+    `generation` counts how often the run's frames were superseded. It is part of the key from the first time on, so
+    that superseded frames free their keys, and the new owner's frames get message ids of their own.
     """
     scope = "-" if run_id is None else run_id if generation == 0 else f"{run_id}#{generation}"
     return f"bot:{group}:{scope}:{client_id}"
@@ -44,6 +45,7 @@ def open_key(key: str) -> str:
 
 
 def run_id(conversation_id: str, turn_seq: int, group: str) -> str:
+    """`<conversation id>/<turn seq>/<group>`: one run per turn and group."""
     return f"{conversation_id}/{turn_seq}/{group}"
 
 

@@ -1,7 +1,8 @@
 """Idempotency keys: a repeat is told from something new before every other refusal (rule 1).
 
-A key holds while it is among its conversation's newest 64, or younger than 24 h by log time. The rule looks at the key and
-the command only, not at what happens to be in memory, so that an eviction or a restart gives the same answers.
+A key holds while it is among its conversation's newest 64, or younger than 24 h by log time. The rule looks at the
+key and the command only, not at what happens to be in memory, so that an eviction or a restart gives the same
+answers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def find(conversation: Conversation, key: str, at: int) -> KeyRecord | None:
     return None
 
 
-def take(conversation: Conversation, key: str, seq: int, id_: str, at: int, timestamp: int) -> None:
+def take(conversation: Conversation, key: str, seq: int, id_: str, *, at: int, timestamp: int) -> None:
     """Remember a key that was just stored, and forget those that no longer count."""
     keys = conversation.keys
     issued = conversation.keys_issued = conversation.keys_issued + 1

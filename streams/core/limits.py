@@ -10,13 +10,13 @@ TEXT_MAX_BYTES: Final = 64 * 1024
 """Of one text, as UTF-8."""
 
 RECORD_MAX_BYTES: Final = 384 * 1024
-"""Of one turn or frame, all its strings as UTF-8; well below a broker's usual 1 MiB, with room for the envelope."""
+"""Of one turn or frame, all its strings as UTF-8; with the envelope well below a broker's usual 1 MiB."""
 
 RUN_EVENTS_MAX: Final = 1024
 """Coalesced events of one run: consecutive chunks of one stream count once."""
 
 RUN_FRAMES_MAX: Final = 16 * RUN_EVENTS_MAX
-"""Stored frames of one run, coalesced or not: 16,384. Bounds its state, and the list of seqs when they are superseded."""
+"""Stored frames of one run, coalesced or not: 16,384. Bounds its state, and the list of seqs when superseded."""
 
 ID_MAX_CHARACTERS: Final = 512
 """Of an id or key: they are keys of records and of database rows."""

@@ -1,17 +1,17 @@
 """Who is connected: gateways, their members, and what a change does to open runs (rules 3, 4, 5).
 
-A gateway numbers its membership changes 1, 2, 3 … for each partition alike. Only n = last + 1 is applied; anything else (a
-gap, a repeat, one out of order) changes nothing and asks for the gateway's list, once until it is answered or 2 s have
-passed. A list as of counter n is applied when n is not below the partition's count: members it lacks left, unknown ones join,
-known ones keep their `since`. So every order of arrival ends with the gateway's own truth.
+A gateway numbers its membership changes 1, 2, 3 … for each partition alike. Only n = last + 1 is applied; anything
+else (a gap, a repeat, one out of order) changes nothing and asks for the gateway's list, once until it is answered or
+2 s have passed. A list as of counter n is applied when n is not below the partition's count: members it lacks left,
+unknown ones join, known ones keep their `since`. So every order of arrival ends with the gateway's own truth.
 
 An incarnation that expired or said goodbye has ended: it may never join a member again.
 
-One change is decided as a whole: first the members that joined and left, then the runs, in the order of (conversation, turn),
-each by the roster as it is after the change:
+One change is decided as a whole: first the members that joined and left, then the runs, in the order of
+(conversation, turn), each by the roster as it is after the change:
 
-- a run of a departed member goes to a member that claims to have the turn already (by its watermark; *adopted*), else to the
-  group's owner of now, by `on_owner_loss`; the last member gone, it waits for the group's next member;
+- a run of a departed member goes to a member that claims to have the turn already (by its watermark; *adopted*), else
+  to the group's owner of now, by `on_owner_loss`; the last member gone, it waits for the group's next member;
 - a run that waits for a group is taken up by its next member in the same way;
 - a turn that waits for a channel opens a run in the first group that has a member there.
 """
@@ -78,6 +78,7 @@ class Change(msgspec.Struct):
 
 
 def decide_join(state: Partition, command: Join) -> list[Event]:
+    """Only n = last + 1 joins."""
     if command.gateway in state.ended_gateways:
         return [*refusals.gateway_ended(state, command.gateway, member=command.member, ref=command.ref)]
     if command.n != _count_of(state, command.gateway) + 1 or command.member in state.members:
@@ -88,6 +89,7 @@ def decide_join(state: Partition, command: Join) -> list[Event]:
 
 
 def decide_leave(state: Partition, command: Leave) -> list[Event]:
+    """Only n = last + 1 leaves; its runs go on elsewhere."""
     if command.gateway in state.ended_gateways:
         return [*refusals.gateway_ended(state, command.gateway, member=command.member, ref=command.ref)]
     member = state.members.get(command.member)
@@ -98,6 +100,7 @@ def decide_leave(state: Partition, command: Leave) -> list[Event]:
 
 
 def decide_list(state: Partition, command: ApplyList) -> list[Event]:
+    """The gateway's own truth as of its counter n."""
     if command.gateway in state.ended_gateways:
         return [*refusals.gateway_ended(state, command.gateway, ref=command.ref)]
     gateway = state.gateways.get(command.gateway) or Gateway(command.gateway)
@@ -120,6 +123,7 @@ def decide_list(state: Partition, command: ApplyList) -> list[Event]:
 
 
 def decide_gateway_behind(state: Partition, command: GatewayBehind) -> list[Event]:
+    """Ask for what the partition lacks."""
     if command.gateway in state.ended_gateways:
         return [*refusals.gateway_ended(state, command.gateway, ref=command.ref)]
     events: list[Event] = []
@@ -132,6 +136,7 @@ def decide_gateway_behind(state: Partition, command: GatewayBehind) -> list[Even
 
 
 def decide_gateway_expired(state: Partition, command: GatewayExpired) -> list[Event]:
+    """All its members leave at once, then it ends for ever."""
     if command.gateway in state.ended_gateways:
         return []
     gateway = state.gateways.get(command.gateway) or Gateway(command.gateway)
@@ -144,6 +149,7 @@ def decide_gateway_expired(state: Partition, command: GatewayExpired) -> list[Ev
 
 
 def decide_config(state: Partition, command: ApplyConfig) -> list[Event]:
+    """A newer document is taken when it is readable."""
     if command.version <= state.config.version:
         return []
     try:
@@ -266,7 +272,7 @@ class _Placement:
             return
         owner = choose(roster.values(), conversation.id, self._at)
         can_wait = run.group not in self._each
-        lose_owner(self._state, self._draft, conversation, run, owner, reason, can_wait=can_wait)
+        lose_owner(self._state, self._draft, conversation, run, to=owner, reason=reason, can_wait=can_wait)
 
     def _open_waiting(self, conversation: Conversation, channel: str, group: str) -> None:
         turns = conversation.waiting.get(channel, ())
@@ -301,6 +307,7 @@ class _Placement:
 
 
 def evolve_joined(state: Partition, entry: Entry, event: MemberJoined) -> None:
+    """Roster, counter, and which open runs it claims to have."""
     gateway = _alive(state, event.gateway)
     if event.member in state.members or event.n < gateway.n:
         raise ImpossibleEvent(f"member {event.member} is known, or its change {event.n} is below {gateway.n}")
@@ -317,6 +324,7 @@ def evolve_joined(state: Partition, entry: Entry, event: MemberJoined) -> None:
 
 
 def evolve_left(state: Partition, _: Entry, event: MemberLeft) -> None:
+    """Out of the roster; the events just after place its runs."""
     gateway = _alive(state, event.gateway)
     member = state.members.pop(event.member, None)
     if member is None or event.n < gateway.n:
@@ -348,6 +356,7 @@ def enrol(state: Partition, member: Member) -> None:
 
 
 def evolve_gateway_ended(state: Partition, entry: Entry, event: GatewayEnded) -> None:
+    """Remember the incarnation, to refuse it."""
     gateway = state.gateways.pop(event.gateway, None)
     if gateway is not None and gateway.members:
         raise ImpossibleEvent(f"gateway {event.gateway} has members: they leave before it ends")
@@ -361,6 +370,7 @@ def _forget_old(ended: dict[str, int], before: int) -> None:
 
 
 def evolve_list_wanted(state: Partition, entry: Entry, event: ListWanted) -> None:
+    """When it was asked for."""
     gateway = _alive(state, event.gateway)
     if event.of == CONFIG:
         gateway.config_wanted_at = entry.at
@@ -369,6 +379,7 @@ def evolve_list_wanted(state: Partition, entry: Entry, event: ListWanted) -> Non
 
 
 def evolve_list_applied(state: Partition, _: Entry, event: ListApplied) -> None:
+    """The counter is the list's; the request is answered."""
     gateway = _alive(state, event.gateway)
     if event.n < gateway.n:
         raise ImpossibleEvent(f"the list of {event.gateway} is of {event.n}, below {gateway.n}")
@@ -377,6 +388,7 @@ def evolve_list_applied(state: Partition, _: Entry, event: ListApplied) -> None:
 
 
 def evolve_config(state: Partition, _: Entry, event: ConfigChanged) -> None:
+    """Settings, routes, and the time-outs that depend on them."""
     if event.version <= state.config.version:
         raise ImpossibleEvent(f"document version {event.version} does not follow {state.config.version}")
     try:

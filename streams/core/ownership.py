@@ -1,9 +1,9 @@
 """Who owns a conversation's next turn in a group: `rendezvous-1`.
 
-Each member's weight for a conversation is the 8-byte BLAKE2b digest of `conversation_id + "\\x1f" + member` (UTF-8), read as
-a big-endian unsigned integer; the highest wins, a tie goes to the greater member id. Highest random weight hashing: Thaler
-and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", IEEE/ACM Transactions on Networking 6(1), 1998. A join
-moves only conversations that the newcomer wins, a leave only those of the departed.
+Each member's weight for a conversation is the 8-byte BLAKE2b digest of `conversation_id + "\\x1f" + member` (UTF-8),
+read as a big-endian unsigned integer; the highest wins, a tie goes to the greater member id. Highest random weight
+hashing: Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", IEEE/ACM Transactions on
+Networking 6(1), 1998. A join moves only conversations that the newcomer wins, a leave only those of the departed.
 
 Only members with `since <= at` are eligible; when none is, all count.
 """

@@ -12,8 +12,8 @@ _COUNTED = frozenset({RefusedReason.FENCED, RefusedReason.GATEWAY_ENDED})
 def slot(event: Refused) -> str | None:
     """What a refusal is counted under; None: it is not counted.
 
-    A frame that names a run which is not open counts under its member alone, so that made-up names buy no more events. A
-    refusal of an ended gateway has its incarnation in `detail`.
+    A frame that names a run which is not open counts under its member alone, so that made-up names buy no more
+    events. A refusal of an ended gateway has its incarnation in `detail`.
     """
     if event.reason not in _COUNTED:
         return None

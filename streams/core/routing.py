@@ -1,7 +1,7 @@
 """Channels and routes: the document that gateways broadcast, and who gets the turns of a channel.
 
-The document is parsed here and validated where it is written (`turnlog channel apply`): the core takes what it can read and
-ignores fields that it does not know. A document that is not readable at all is refused and changes nothing.
+The document is parsed here and validated where it is written (`turnlog channel apply`): the core takes what it can
+read and ignores fields that it does not know. A document that is not readable at all is refused and changes nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Plan(msgspec.Struct, eq=False):
     """Who gets the turns of one people's channel, for one state of roster and config; compared by identity."""
 
     groups: tuple[Group, ...]
-    """Every group of the agent channels that it is routed to which has a member, in the order of the route, then of id."""
+    """Every group with a member of the agent channels that it is routed to, in the order of the route, then of id."""
     waiting: tuple[str, ...]
     """The agent channels without any member."""
     settled_at: int

@@ -7,7 +7,7 @@
           ┌──────────────▶  GIVEN  ◀──────────────────────────────────────┘
           │ restart           │ read, run started, first frame
           │ (RunMoved,        ▼
-          │  epoch + 1)    WORKING ──interrupt──▶ ASKING (watchdog rests) ──answering turn, interrupt_resolved──▶ WORKING
+          │  epoch + 1)    WORKING ──interrupt──▶ ASKING (no watchdog) ──answering turn, interrupt_resolved──▶ WORKING
           │                   │
           ├── its member is gone, another is there ──┤
           │                   │
@@ -21,9 +21,9 @@
 
 These are read from a run's fields: GIVEN has no `progress`, ASKING has `progress.asks`, ORPHANED has no `member`.
 
-When a run that left something open ends or restarts, closing frames of the sender `system` come first: a last chunk for each
-open stream, an `interrupt_resolved` for each open interrupt. A restart supersedes all frames of the run so far, the closing
-ones too, unless there is a committed message and nothing open: then the run counts as answered.
+When a run that left something open ends or restarts, closing frames of the sender `system` come first: a last chunk
+for each open stream, an `interrupt_resolved` for each open interrupt. A restart supersedes all frames of the run so
+far, the closing ones too, unless there is a committed message and nothing open: then the run counts as answered.
 """
 
 from __future__ import annotations
@@ -138,12 +138,13 @@ def move(
     draft: Draft,
     conversation: Conversation,
     run: Run,
+    *,
     to: str | None,
     reason: MoveReason,
-    *,
     superseded: tuple[int, ...] = (),
     adopted: bool = False,
 ) -> None:
+    """The run is `to`'s from here on (None: it waits), at the next epoch."""
     draft.add(
         RunMoved(
             conversation_id=conversation.id,
@@ -165,15 +166,16 @@ def lose_owner(
     draft: Draft,
     conversation: Conversation,
     run: Run,
+    *,
     to: str | None,
     reason: MoveReason,
-    *,
     can_wait: bool = True,
 ) -> None:
     """The run's member is gone (or never got to work): give the run to `to`, who does not have the turn, or end it.
 
-    `to` None: the group is empty; the run waits unless it is to end anyway, or `can_wait` is False (a group that cannot have
-    another member). What is open stays open while it waits, for the member's process may come back and go on.
+    `to` None: the group is empty; the run waits unless it is to end anyway, or `can_wait` is False (a group that
+    cannot have another member). What is open stays open while it waits, for the member's process may come back and go
+    on.
     """
     settings = state.config.channel(channel_of_group(run.group))
     if settings.on_owner_loss == FAIL:
@@ -183,23 +185,23 @@ def lose_owner(
     elif to is not None:
         closing = close_open_work(draft, conversation, run)
         frames = () if run.progress is None else tuple(run.progress.frames)
-        move(draft, conversation, run, to, reason, superseded=frames + closing)
+        move(draft, conversation, run, to=to, reason=reason, superseded=frames + closing)
     elif can_wait:
-        move(draft, conversation, run, None, reason)
+        move(draft, conversation, run, to=None, reason=reason)
     else:
         end(draft, conversation, run, RunStatus.OWNER_GONE, "owner_gone")
 
 
 def adopt(draft: Draft, conversation: Conversation, run: Run, to: str, reason: MoveReason) -> None:
     """`to` says that it has the turn already: the run is its, and it goes on where it was."""
-    move(draft, conversation, run, to, reason, adopted=True)
+    move(draft, conversation, run, to=to, reason=reason, adopted=True)
 
 
 def due(state: Partition, run: Run) -> int | None:
     """Log time at which the run's next time-out fires; None: none is set.
 
-    An adopted run waits `adopt_ms` for a frame; a run that someone works on may be idle for `watchdog_ms`, but not while it
-    waits for a person or for a member. Both count from the present writer's begin if that is later.
+    An adopted run waits `adopt_ms` for a frame; a run that someone works on may be idle for `watchdog_ms`, but not
+    while it waits for a person or for a member. Both count from the present writer's begin if that is later.
     """
     if run.member is None:
         return None
@@ -225,7 +227,7 @@ def decide_due(state: Partition, draft: Draft, at: int) -> None:
         conversation = state.conversations[conversation_id]
         run = conversation.runs[run_id]
         if run.adopted_at:
-            lose_owner(state, draft, conversation, run, run.member, MoveReason.ADOPT_TIMEOUT)
+            lose_owner(state, draft, conversation, run, to=run.member, reason=MoveReason.ADOPT_TIMEOUT)
         elif is_answered(run):
             end(draft, conversation, run, RunStatus.ANSWERED, "watchdog_after_answer")
         else:
@@ -233,7 +235,7 @@ def decide_due(state: Partition, draft: Draft, at: int) -> None:
 
 
 def advance_timers(state: Partition, at: int) -> None:
-    """After `decide_due` was evolved: move what was looked at and was not due to where it is due. Derived state only."""
+    """After `decide_due` was evolved: what was looked at and was not due moves to where it is. Derived state only."""
     for conversation_id, run_id in state.timers.candidates(at):
         run = state.conversations[conversation_id].runs[run_id]
         when = due(state, run)
@@ -283,19 +285,10 @@ def watch(state: Partition, conversation: Conversation, run: Run) -> None:
         state.timers.add(run.id, conversation.id, when)
 
 
-def open_run(
-    state: Partition,
-    conversation: Conversation,
-    run_id: str,
-    turn_seq: int,
-    turn_id: str,
-    group: str,
-    member: str | None,
-) -> Run:
-    run = Run(run_id, turn_seq, turn_id, group, member)
-    conversation.runs[run_id] = run
+def open_run(state: Partition, conversation: Conversation, run: Run) -> None:
+    """A turn found its group."""
+    conversation.runs[run.id] = run
     hold(state, conversation, run)
-    return run
 
 
 def forget_run(state: Partition, conversation: Conversation, run: Run) -> None:
@@ -313,13 +306,15 @@ def forget_run(state: Partition, conversation: Conversation, run: Run) -> None:
 
 
 def evolve_opened(state: Partition, conversation: Conversation, _: Entry, event: RunOpened) -> None:
+    """A waiting turn became a run."""
     turns = conversation.waiting.get(event.channel, [])
     turn = next((turn for turn in turns if turn.turn_seq == event.turn_seq), None)
     if turn is None:
         raise ImpossibleEvent(f"turn {event.turn_seq} does not wait for channel {event.channel}")
     if event.run_id in conversation.runs:
         raise ImpossibleEvent(f"run {event.run_id} is open already")
-    open_run(state, conversation, event.run_id, event.turn_seq, turn.turn_id, event.group, event.member)
+    run = Run(event.run_id, event.turn_seq, turn.turn_id, event.group, event.member)
+    open_run(state, conversation, run)
     turns.remove(turn)
     if not turns:
         del conversation.waiting[event.channel]
@@ -333,6 +328,7 @@ def evolve_opened(state: Partition, conversation: Conversation, _: Entry, event:
 
 
 def evolve_started(state: Partition, conversation: Conversation, entry: Entry, event: RunStarted) -> None:
+    """Its member works on it: `current` for what it sends next."""
     run = run_of(conversation, event.run_id, event.run_epoch)
     if run.member != event.member:
         raise ImpossibleEvent(f"run {run.id} is held by {run.member}, {event.member} cannot start it")
@@ -346,6 +342,7 @@ def evolve_started(state: Partition, conversation: Conversation, entry: Entry, e
 
 
 def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, event: RunMoved) -> None:
+    """Another member, the next epoch; unless adopted or waiting, from a clean sheet."""
     run = run_of(conversation, event.run_id, event.run_epoch - 1)
     if run.member != event.from_member:
         raise ImpossibleEvent(f"run {run.id} is held by {run.member}, it cannot move from {event.from_member}")
@@ -375,6 +372,7 @@ def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, eve
 
 
 def evolve_ended(state: Partition, conversation: Conversation, _: Entry, event: RunEnded) -> None:
+    """Nothing of it is accepted any more."""
     run = run_of(conversation, event.run_id, event.run_epoch)
     if run.member != event.member:
         raise ImpossibleEvent(f"run {run.id} is held by {run.member}, the event says {event.member}")
@@ -393,4 +391,5 @@ def claim_runs(state: Partition, conversation: Conversation, group: str, member:
 
 
 def claimants_of(run: Run, present: Collection[str]) -> list[str]:
+    """Members of `present` that say they have the run's turn, in the order they joined."""
     return [claimant for claimant in run.claimants if claimant in present]

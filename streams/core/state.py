@@ -55,6 +55,8 @@ class WaitingTurn(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class EndedRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What is remembered of a run that is over: whose frames a re-sent one may repeat."""
+
     turn_id: str
     generation: int
 

@@ -1,7 +1,7 @@
 """State to bytes and back: deterministic msgpack, the same bytes for the same state.
 
-A checkpoint holds the partition's own state and, beside it, one row per conversation. Only what cannot be derived is stored;
-`attach` and `load_partition` rebuild the rest: rosters, who holds what, what waits, timers.
+A checkpoint holds the partition's own state and, beside it, one row per conversation. Only what cannot be derived is
+stored; `attach` and `load_partition` rebuild the rest: rosters, who holds what, what waits, timers.
 """
 
 from __future__ import annotations
