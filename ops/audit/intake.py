@@ -107,11 +107,9 @@ class Consumed:
         found = [*self._each_once(turns, batch), *self._at_most_once(frames, batch)]
         unsaid = (origin for origin in (*turns.undecodable, *frames.undecodable) if origin not in batch.rejected)
         found.extend(f"{origin} cannot be decoded, was consumed, and is not rejected" for origin in unsaid)
-        extra = set(batch.refs) - set(turns.refs) - set(frames.refs)
+        extra = sorted(set(batch.refs) - set(turns.refs) - set(frames.refs))
         if extra:
-            found.append(
-                f"outcomes of {sorted(extra)[:3]}, which the consumed intake does not hold ({len(extra)} in all)"
-            )
+            found.append(f"{len(extra)} outcomes of what the consumed intake does not hold: {extra[:3]}")
         return found
 
     def skip(self) -> None:

@@ -25,7 +25,7 @@ from streams.topics import Topics
 
 LOOK_EVERY_S: Final = 0.02
 QUIET_S: Final = 1.0
-"""A journal that has more records than there are turns and has not grown for so long is whole; its turns are counted."""
+"""A journal with more records than turns that has not grown for so long is whole; its turns are counted then."""
 STALLED_S: Final = 30.0
 """A worker that commits nothing for so long, though there is more, has a problem."""
 
