@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 import psycopg
 import structlog
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from streams.core.events import Entry
 from streams.fence.port import Fenced, FenceUnavailable
@@ -237,11 +237,15 @@ class ProjectionWriter:
 
         async def read() -> None:
             # Restarts where it got to: the position moves with each write.
-            async for records in self._journal.read(followed.partition, followed.position.journal_offset, until):
-                taken = cut(followed.position, records, self._decode)
-                await self._write(followed, taken)
-                if taken.at is not None:
-                    raise _stalled_at(followed, taken)
+            start = followed.position.journal_offset
+            try:
+                async for records in self._journal.read(followed.partition, start, until):
+                    taken = cut(followed.position, records, self._decode)
+                    await self._write(followed, taken)
+                    if taken.at is not None:
+                        raise _stalled_at(followed, taken)
+            except OffsetOutOfRangeError as error:
+                raise Stalled(f"the journal does not have offset {start} any more") from error
 
         await self._insist(read)
 
