@@ -17,7 +17,7 @@ from psycopg import AsyncConnection, AsyncServerCursor, IsolationLevel
 from psycopg.rows import dict_row
 
 from ops.database import QUERIES
-from streams.core.events import Entry
+from streams.core.events import BatchCommitted, Entry
 from streams.core.fold import evolve
 from streams.core.state import ImpossibleEvent, Partition
 from streams.core.store import (
@@ -29,6 +29,7 @@ from streams.core.store import (
     load_partition,
 )
 from streams.fence.connection import bounded_dsn
+from streams.fence.port import Positions
 
 RESIDENT_MOST: Final = 50_000
 """Conversations in memory; idle ones beyond it go to a temporary file."""
@@ -188,15 +189,32 @@ class CheckpointHolds:
 
     invariant: ClassVar[int] = 10
 
+    def __init__(self) -> None:
+        self._positions: Positions | None = None
+        """Of the checkpoint, until the next batch is seen."""
+
     def compare(self, replay: Replay, row: Mapping[str, Any]) -> Iterator[str]:
         """The partition's row against the replay, which is at its lsn."""
         state = replay.state
-        positions = (row["turns"], row["frames"], row["membership"])
-        if positions != (state.turns, state.frames, state.membership):
-            found = (state.turns, state.frames, state.membership)
-            yield f"the checkpoint of lsn {row['lsn']} is at positions {positions}; the journal says {found}"
+        self._positions = at = Positions(row["turns"], row["frames"], row["membership"])
+        # What decided nothing (heartbeats, ticks, a frame without consequence) is consumed without a batch of its own,
+        # so that a checkpoint may be ahead of the last batch there; every turn has an outcome, hence a batch.
+        if at.turns != state.turns or at.frames < state.frames or at.membership < state.membership:
+            known = Positions(state.turns, state.frames, state.membership)
+            yield f"the checkpoint of lsn {row['lsn']} is at {at}; the journal says {known}"
         if bytes(row["state"]) != dump_partition(state):
             yield f"the checkpoint of lsn {row['lsn']} is not the state of a replay to it"
+
+    def see(self, entry: Entry) -> list[str]:
+        """See `Checker`: the batch after the checkpoint consumed at least as much."""
+        at = self._positions
+        if at is None or not isinstance(entry.event, BatchCommitted):
+            return []
+        self._positions = None
+        after = entry.event
+        if at.frames <= after.frames and at.membership <= after.membership:
+            return []
+        return [f"the checkpoint before it was ahead of the journal: {at}, and this batch is at {after}"]
 
     def compare_conversation(self, replay: Replay, row: Mapping[str, Any]) -> Iterator[str]:
         """One conversation's row against the replay, which is at the checkpoint's lsn."""

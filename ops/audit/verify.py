@@ -110,6 +110,7 @@ class PartitionAudit:
             NothingFenced(),
             KeysOnce(),
             self._consumed,
+            self._holds,
         )
         self._lsn = 0
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -11,6 +12,8 @@ from ops.cli.common import Output, OutputOption, emit, progress
 from ops.cli.errors import NEGATIVE, USAGE, CommandFailed
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from turnlog import Conversation, Message
 
 NEW = "new"
@@ -36,7 +39,9 @@ def send(
         str | None,
         typer.Option("--secret", envvar="TURNLOG_CHANNEL_SECRET", help="Login secret of the people's channel."),
     ] = None,
-    user: Annotated[str | None, typer.Option("--user", help="Id of the person who says it.")] = None,
+    user: Annotated[
+        str, typer.Option("--user", help="Who says it: a conversation is seen by the person who opened it.")
+    ] = "operator",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say something in a conversation, as a person of a channel. Returns once it is committed.
@@ -72,7 +77,7 @@ def send(
 
 
 async def _send(
-    gateway: str, secret: str, user: str | None, name: str, text: str, key: str | None, wait_s: float | None
+    gateway: str, secret: str, user: str, name: str, text: str, key: str | None, wait_s: float | None
 ) -> dict[str, Any]:
     from turnlog import Client
 
@@ -90,8 +95,8 @@ async def _answer(conversation: Conversation, turn_id: str, wait_s: float) -> Me
     """The first whole message of an agent after the turn; None: none came in time."""
     said = False
     try:
-        async with asyncio.timeout(wait_s):
-            async for message in conversation.messages():
+        async with asyncio.timeout(wait_s), aclosing(_messages(conversation)) as messages:
+            async for message in messages:
                 if message.id == turn_id:
                     said = True
                 elif said and message.role not in {"user", "system"}:
@@ -99,3 +104,7 @@ async def _answer(conversation: Conversation, turn_id: str, wait_s: float) -> Me
     except TimeoutError:
         return None
     return None
+
+
+def _messages(conversation: Conversation) -> AsyncGenerator[Message]:
+    return cast("AsyncGenerator[Message]", conversation.messages())

@@ -419,7 +419,9 @@ def test_10_a_checkpoint_that_is_a_replay_to_its_lsn_holds(replayed: tuple[Journ
     assert not list(holds.ahead(journal.state.lsn, journal.state.lsn))
 
 
-@pytest.mark.parametrize(("field", "value"), [("state", b"other"), ("turns", 2), ("frames", 9), ("membership", 0)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("state", b"other"), ("turns", 2), ("turns", 4), ("frames", 3), ("membership", 0)]
+)
 def test_10_a_checkpoint_of_another_state_is_found(replayed: tuple[Journal, Replay], field: str, value: object) -> None:
     journal, replay = replayed
     assert len(list(CheckpointHolds().compare(replay, {**checkpoint_of(journal), field: value}))) == 1
@@ -432,6 +434,19 @@ def test_10_a_row_of_another_state_is_found(replayed: tuple[Journal, Replay], fi
     journal, replay = replayed
     row = {**conversation_row(journal), field: value}
     assert len(list(CheckpointHolds().compare_conversation(replay, row))) == 1
+
+
+def test_10_a_checkpoint_may_have_consumed_what_decided_nothing_but_not_what_the_next_batch_has_not(
+    replayed: tuple[Journal, Replay],
+) -> None:
+    journal, replay = replayed
+    row = {**checkpoint_of(journal), "frames": 6, "membership": 9}
+    for frames, problems in ((6, 0), (5, 1)):
+        holds = CheckpointHolds()
+        assert not list(holds.compare(replay, row))
+        journal.batch(3, frames, 9)
+        assert len(holds.see(journal.entries.pop())) == problems
+        journal.state.frames = 4
 
 
 def test_10_a_checkpoint_ahead_of_the_journal_is_found() -> None:
