@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from ops import embedded
 from ops.children import Child, ChildPlan
 from ops.provision import ReadyChannel, provide
-from streams.settings import load_settings
+from streams.settings import Settings, load_settings
 
 DEFAULT_PORT = 8080
 STOP_MARGIN_S = 5.0
@@ -152,17 +152,31 @@ async def running(plan: StackPlan, notify: Notify) -> AsyncIterator[RunningStack
         servers = await _servers(plan, notify)
         undo.push_async_callback(asyncio.to_thread, servers.stop)
         settings = load_settings(kafka=servers.kafka, postgres=servers.postgres)
-        logs = data / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
-        notify("preparing the tables, topics and channels")
-        channels = await provide(settings, plan.partitions, data / "secrets.json")
-        environment = {"TURNLOG_KAFKA": servers.kafka, "TURNLOG_POSTGRES": servers.postgres}
-        children = Children(environment, logs, notify, settings.drain_budget_ms / 1000)
-        undo.push_async_callback(children.stop)
+        yield await undo.enter_async_context(running_on(servers, settings, plan, data, notify))
+
+
+@asynccontextmanager
+async def running_on(
+    servers: embedded.EmbeddedStack, settings: Settings, plan: StackPlan, data: Path, notify: Notify
+) -> AsyncIterator[RunningStack]:
+    """As `running`, on servers that are there already, for the deployment that `settings` name."""
+    logs = data / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    notify("preparing the tables, topics and channels")
+    channels = await provide(settings, plan.partitions, data / "secrets.json")
+    environment = {
+        "TURNLOG_KAFKA": settings.kafka,
+        "TURNLOG_POSTGRES": settings.postgres,
+        "TURNLOG_NAMESPACE": settings.namespace,
+    }
+    children = Children(environment, logs, notify, settings.drain_budget_ms / 1000)
+    try:
         await _start_children(children, plan)
         children.supervise()
         yield RunningStack(channels, children, servers)
-        notify("draining: gateways, workers, projectors, then the servers")
+        notify("draining: gateways, workers, projectors")
+    finally:
+        await children.stop()
 
 
 async def _servers(plan: StackPlan, notify: Notify) -> embedded.EmbeddedStack:

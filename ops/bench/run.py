@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
@@ -16,8 +18,10 @@ from psycopg.conninfo import make_conninfo
 
 from ops import embedded
 from ops.bench.floor import Floor, measure_floor
-from ops.bench.sequencer import measure_sequencer
+from ops.bench.latency import Latency, measure_latency
+from ops.bench.sequencer import Sequenced, measure_sequencer
 from ops.provision import connected_admin, replication_for
+from ops.stack import StackPlan, running_on
 from streams.fence.migrate import migrate
 from streams.settings import Settings, load_settings
 from streams.topics import Topics, ensure
@@ -64,9 +68,34 @@ def _floor(kafka: str, turns: int, partitions: int, notify: Notify) -> Floor:
     return floor
 
 
-async def _sequenced(servers: embedded.EmbeddedStack, turns: int, partitions: int, notify: Notify) -> Any:
+async def _sequenced(servers: embedded.EmbeddedStack, turns: int, partitions: int, notify: Notify) -> Sequenced:
     async with deployment(servers, partitions) as settings:
         return await measure_sequencer(settings, turns, partitions, notify)
+
+
+def latency_bench(turns: int, rate: float, partitions: int, notify: Notify) -> dict[str, Any]:
+    """`turnlog bench latency`: worker, projector and gateway as `turnlog up` runs them."""
+    with embedded.servers(None, progress=notify) as servers:
+        latency = _timed(_delivered(servers, turns, rate, partitions, notify))
+    return {
+        "p50_ms": round(latency.p50_ms, 2),
+        "p99_ms": round(latency.p99_ms, 2),
+        "max_ms": round(latency.most_ms, 2),
+        "turns": latency.turns,
+        "rate_per_s": rate,
+    }
+
+
+async def _delivered(
+    servers: embedded.EmbeddedStack, turns: int, rate: float, partitions: int, notify: Notify
+) -> Latency:
+    with tempfile.TemporaryDirectory(prefix="turnlog-bench-") as data:
+        plan = StackPlan(port=0, partitions=partitions)
+        async with (
+            deployment(servers, partitions) as settings,
+            running_on(servers, settings, plan, Path(data), notify) as stack,
+        ):
+            return await measure_latency(stack, turns, rate, notify)
 
 
 @asynccontextmanager
