@@ -21,7 +21,7 @@ from turnlog.errors import (
 from turnlog.outbox import Ack
 from turnlog.reply import Reply, Stream
 from turnlog.turn import Turn
-from turnlog.viewer import Message, Viewed
+from turnlog.viewer import Frames, Message, Messages, Viewed
 
 __all__ = [
     "Ack",
@@ -33,8 +33,10 @@ __all__ = [
     "ConversationClosed",
     "ConversationNotFound",
     "Fenced",
+    "Frames",
     "InvalidRequest",
     "Message",
+    "Messages",
     "ProtocolViolation",
     "Reply",
     "Sent",

@@ -12,23 +12,26 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
+from weakref import WeakSet
 
 import httpx
 
 from turnlog.backoff import Backoff
 from turnlog.errors import Unauthorized, Unavailable
 from turnlog.tokens import FixedToken, SecretToken, Token, TokenSource, checked, token_in
-from turnlog.viewer import Message, Viewed, messages_of, watch
+from turnlog.viewer import Frames, Messages
 from turnlog.wire import API_PATH, base_url
 
 REQUEST_TIMEOUT_S = 15.0
 """Above the gateway's own wait for a commit (5 s), so that its answer is seen rather than a time-out of ours."""
 TOKEN_MARGIN_S = 30.0
+STREAM_TIMEOUT = httpx.Timeout(REQUEST_TIMEOUT_S, read=60.0)
+"""An event stream has no end, but the server sends a comment every 15 s: a minute of silence is a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class Client:
         )
         self._budget = budget
         self._http = httpx.AsyncClient(base_url=self.url, timeout=REQUEST_TIMEOUT_S)
+        self._streams: WeakSet[Frames] = WeakSet()
 
     async def __aenter__(self) -> Client:
         return self
@@ -84,7 +88,9 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close its connections, and with them the frames and messages that are being read."""
+        for frames in list(self._streams):
+            await frames.aclose()
         await self._http.aclose()
 
     async def open(self, *, key: str | None = None) -> Conversation:
@@ -134,11 +140,20 @@ class Client:
                 raise failure
             await asyncio.sleep(delay)
 
-    def stream(self, path: str, headers: Mapping[str, str]) -> Any:
-        """An open-ended GET; its context manager gives the response."""
-        # No read time-out of its own kind: the server sends a comment every few seconds, silence beyond that is a loss.
-        timeout = httpx.Timeout(REQUEST_TIMEOUT_S, read=60.0)
-        return self._http.stream("GET", path, headers=dict(headers), timeout=timeout)
+    def frames(self, path: str, token: Callable[[], Token], *, after: int) -> Frames:
+        """What a viewer sees of an event stream; closed with this client."""
+
+        async def connect(seen: int) -> httpx.Response:
+            headers = {"Accept": "text/event-stream", "Authorization": f"Bearer {token().value}"}
+            if seen:
+                headers["Last-Event-ID"] = str(seen)
+            return await self._http.send(
+                self._http.build_request("GET", path, headers=headers, timeout=STREAM_TIMEOUT), stream=True
+            )
+
+        frames = Frames(connect, after=after)
+        self._streams.add(frames)
+        return frames
 
 
 class Conversation:
@@ -183,23 +198,17 @@ class Conversation:
         """Take messages again."""
         await self._request("POST", "/reopen")
 
-    def frames(self, *, after: int = 0) -> AsyncIterator[Viewed]:
+    def frames(self, *, after: int = 0) -> Frames:
         """Everything that a viewer gets, numbered frames after `after` each once and in order, without end.
 
-        Reconnects by itself and goes on behind the last number seen. Raises `Unauthorized` when the token ends and
-        there is no secret to get another with.
+        Reconnects by itself and goes on behind the last number seen. Raises `Unauthorized` when the token ends.
         """
-        return watch(self._connect, after=after)
+        path = f"/v1/conversations/{quote(self.id, safe='')}/stream"
+        return self._client.frames(path, lambda: self._token, after=after)
 
-    def messages(self, *, after: int = 0) -> AsyncIterator[Message]:
+    def messages(self, *, after: int = 0) -> Messages:
         """Whole messages: streamed answers joined, those of a lost owner left out."""
-        return messages_of(self.frames(after=after))
-
-    def _connect(self, after: int) -> Any:
-        headers = {"Accept": "text/event-stream", "Authorization": f"Bearer {self._token.value}"}
-        if after:
-            headers["Last-Event-ID"] = str(after)
-        return self._client.stream(f"/v1/conversations/{quote(self.id, safe='')}/stream", headers)
+        return Messages(self.frames(after=after))
 
     async def _request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         full = f"{API_PATH}/conversations/{quote(self.id, safe='')}{path}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -17,8 +17,8 @@ from turnlog.sse import EventParser, ServerEvent
 from turnlog.tokens import checked
 from turnlog.wire import Frame
 
-Connect = Callable[[int], AbstractAsyncContextManager[httpx.Response]]
-"""Opens the event stream behind a seq."""
+Connect = Callable[[int], Awaitable[httpx.Response]]
+"""Opens the event stream behind a seq; the response's body is still to be read."""
 
 
 CUT_OFF = "closed"
@@ -50,79 +50,129 @@ class Message:
     """The frame that completed it."""
 
 
-async def watch(connect: Connect, *, after: int) -> AsyncIterator[Viewed]:
-    """Frames behind `after`, over as many connections as it takes. Raises what cannot be retried."""
-    backoff = Backoff(first=0.1, most=5.0)
-    seen = after
-    while True:
+class Frames:
+    """Frames behind a seq, over as many connections as it takes, without end. Raises what cannot be retried.
+
+    Its connection is closed by `aclose`, by closing the client, or (late) by the garbage collector.
+    """
+
+    def __init__(self, connect: Connect, *, after: int) -> None:
+        self._connect = connect
+        self._seen = after
+        self._backoff = Backoff(first=0.1, most=5.0)
+        self._response: httpx.Response | None = None
+        self._bytes: AsyncIterator[bytes] | None = None
+        self._parser = EventParser()
+        self._ready: deque[ServerEvent] = deque()
+        self._closed = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Viewed:
+        while not self._closed:
+            while self._ready:
+                viewed = _viewed(self._ready.popleft())
+                self._backoff.reset()
+                if viewed.seq is None:
+                    return viewed
+                if viewed.seq == self._seen + 1:
+                    self._seen = viewed.seq
+                    return viewed
+                if viewed.seq > self._seen:
+                    await self._disconnect()  # one is missing: ask again behind the last one seen
+            await self._read()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """No more frames."""
+        self._closed = True
+        await self._disconnect()
+
+    async def _read(self) -> None:
+        """Get more events; on any loss get ready for the next attempt."""
         asked: float | None = None
         try:
-            async with connect(seen) as response:
-                await _check(response)
-                async for event in _events(response):
-                    viewed = _viewed(event)
-                    backoff.reset()
-                    if viewed.seq is None:
-                        yield viewed
-                    elif viewed.seq == seen + 1:
-                        seen = viewed.seq
-                        yield viewed
-                    elif viewed.seq > seen:
-                        break  # one is missing: ask again behind the last one seen
+            if self._bytes is None:
+                self._response = await self._connect(self._seen)
+                await _check(self._response)
+                self._bytes = self._response.aiter_bytes()
+            self._ready.extend(self._parser.feed(await anext(self._bytes)))
+            return
         except Unavailable as error:
             asked = error.retry_after
-        except httpx.TransportError:
-            pass  # the connection was lost: go on behind the last one seen
-        await asyncio.sleep(backoff.next(asked))
+        except (httpx.TransportError, StopAsyncIteration):
+            pass  # the connection was lost, or the server ended it: go on behind the last one seen
+        except TurnlogError:
+            await self.aclose()
+            raise
+        await self._disconnect()
+        await asyncio.sleep(self._backoff.next(asked))
+
+    async def _disconnect(self) -> None:
+        response, self._response, self._bytes = self._response, None, None
+        self._parser = EventParser()
+        self._ready.clear()
+        if response is not None:
+            await response.aclose()
 
 
-async def messages_of(frames: AsyncIterator[Viewed]) -> AsyncIterator[Message]:
+class Messages:
     """Whole messages. A stream is one once its owner ended it; one that was cut off by its owner's loss never is."""
-    streams: dict[str, list[str]] = {}
-    async for viewed in frames:
-        if viewed.seq is None or viewed.frame.get("superseded") is True:
-            continue
-        if viewed.type == "genui":
-            message = _streamed(viewed.seq, viewed.frame, streams)
-            if message is not None:
-                yield message
-        elif isinstance(data := viewed.frame.get("data"), dict) and "from" in viewed.frame:
-            text = data.get("text")
-            yield Message(
-                seq=viewed.seq,
-                id=str(viewed.frame.get("id")),
-                role=_role(viewed.frame),
-                type=viewed.type,
-                text=text if isinstance(text, str) else "",
-                frame=viewed.frame,
-            )
 
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+        self._streams: dict[str, list[str]] = {}
 
-def _streamed(seq: int, frame: Frame, streams: dict[str, list[str]]) -> Message | None:
-    stream_id, chunk = str(frame.get("streamId")), frame.get("chunk")
-    chunk = chunk if isinstance(chunk, dict) else {}
-    pieces = streams.setdefault(stream_id, [])
-    if chunk.get("type") == "text":
-        pieces.append(str(chunk.get("content", "")))
-    if frame.get("done") is not True:
-        return None
-    del streams[stream_id]
-    if chunk.get("id") == CUT_OFF:
-        return None
-    return Message(seq=seq, id=stream_id, role=_role(frame), type="genui", text="".join(pieces), frame=frame)
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        while True:
+            viewed = await anext(self._frames)
+            if viewed.seq is not None and viewed.frame.get("superseded") is not True:
+                message = self._message(viewed.seq, viewed.type, viewed.frame)
+                if message is not None:
+                    return message
+
+    async def aclose(self) -> None:
+        """No more messages."""
+        await self._frames.aclose()
+
+    def _message(self, seq: int, kind: str, frame: Frame) -> Message | None:
+        if kind == "genui":
+            return self._streamed(seq, frame)
+        data = frame.get("data")
+        if not isinstance(data, dict) or "from" not in frame:
+            return None
+        text = data.get("text")
+        return Message(
+            seq=seq,
+            id=str(frame.get("id")),
+            role=_role(frame),
+            type=kind,
+            text=text if isinstance(text, str) else "",
+            frame=frame,
+        )
+
+    def _streamed(self, seq: int, frame: Frame) -> Message | None:
+        stream_id, chunk = str(frame.get("streamId")), frame.get("chunk")
+        chunk = chunk if isinstance(chunk, dict) else {}
+        pieces = self._streams.setdefault(stream_id, [])
+        if chunk.get("type") == "text":
+            pieces.append(str(chunk.get("content", "")))
+        if frame.get("done") is not True:
+            return None
+        del self._streams[stream_id]
+        if chunk.get("id") == CUT_OFF:
+            return None
+        return Message(seq=seq, id=stream_id, role=_role(frame), type="genui", text="".join(pieces), frame=frame)
 
 
 def _role(frame: Frame) -> str:
     sender = frame.get("sender")
     role = sender.get("role") if isinstance(sender, dict) else None
     return role if isinstance(role, str) else str(frame.get("from", "bot"))
-
-
-async def _events(response: httpx.Response) -> AsyncIterator[ServerEvent]:
-    parser = EventParser()
-    async for chunk in response.aiter_bytes():
-        for event in parser.feed(chunk):
-            yield event
 
 
 async def _check(response: httpx.Response) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ops.demo.dialogues import Dialogue
-from turnlog import Client, Message
+from turnlog import Client, Messages
 
 ANSWER_WITHIN_S = 60.0
 
@@ -62,7 +62,7 @@ async def replay(
     return wrong
 
 
-async def _answered(messages: AsyncIterator[Message], said: str, answer: str) -> str | None:
+async def _answered(messages: Messages, said: str, answer: str) -> str | None:
     """Read on: first the own line, then one answer to it. None: as it should be."""
     own, reply = await anext(messages), await anext(messages)
     if (own.role, own.text) != ("user", said):

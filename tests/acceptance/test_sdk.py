@@ -1,0 +1,200 @@
+"""The SDK against a whole Turnlog: what its own tests take on trust from a scripted gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.support.up import Up
+from tests.support.waiting import until
+from turnlog import Agent, Client, Conversation, Fenced, Messages, Reply, Turn, Unauthorized
+from turnlog.backoff import Backoff
+
+Answer = Callable[[Turn, Reply], Any]
+
+
+@pytest.fixture
+def group() -> str:
+    return f"g{uuid.uuid4().hex[:8]}"
+
+
+@asynccontextmanager
+async def serving(up: Up, group: str, handler: Answer, gateway: int = 0) -> AsyncIterator[Agent]:
+    agent = Agent(
+        up.gateways[gateway], channel_secret=up.secret("agents"), group=group, backoff=Backoff(first=0.05, most=0.5)
+    )
+    agent.on_turn(handler)
+    await agent.start()
+    try:
+        yield agent
+    finally:
+        await agent.stop(budget=0)
+
+
+@asynccontextmanager
+async def talking(up: Up) -> AsyncIterator[tuple[Conversation, Messages]]:
+    async with Client(up.gateways[0], channel_secret=up.secret("web"), user="ana") as client:
+        conversation = await client.open()
+        yield conversation, conversation.messages()
+
+
+async def heard(messages: Messages, number: int) -> list[tuple[str, str]]:
+    async with asyncio.timeout(30):
+        return [(message.role, message.text) for message in [await anext(messages) for _ in range(number)]]
+
+
+def cut(agent: Agent) -> None:
+    """The network goes away under the agent; it is told nothing."""
+    socket = agent._link._socket
+    assert socket is not None
+    socket.transport.abort()
+
+
+async def test_a_turn_is_answered_and_its_run_is_named(up: Up, group: str) -> None:
+    turns: list[Turn] = []
+
+    async def answer(turn: Turn, reply: Reply) -> None:
+        turns.append(turn)
+        ack = await reply.text(f"you said {turn.text}", actions=["Yes", "No"])
+        assert ack.seq == 2
+
+    async with serving(up, group, answer), talking(up) as (conversation, messages):
+        sent = await conversation.send("hi", key="k", metadata={"a": 1})
+        assert (await conversation.send("hi", key="k")).id == sent.id
+        assert await heard(messages, 2) == [("user", "hi"), ("bot", "you said hi")]
+        (turn,) = turns
+        assert (turn.id, turn.seq, turn.metadata, turn.sender) == (sent.id, 1, {"a": 1}, "ana")
+        assert (turn.run, turn.run_epoch, turn.channel) == (f"{conversation.id}/1/agents/{group}", 1, "web")
+        stored = await conversation.activities()
+        assert [activity.text for activity in stored] == ["hi", "you said hi"]
+
+
+async def test_a_streamed_answer_arrives_whole(up: Up, group: str) -> None:
+    async def answer(turn: Turn, reply: Reply) -> AsyncGenerator[str, None]:
+        for word in ("one ", "two ", "three"):
+            yield word
+
+    async with serving(up, group, answer), talking(up) as (conversation, messages):
+        await conversation.send("count")
+        assert await heard(messages, 2) == [("user", "count"), ("bot", "one two three")]
+
+
+async def test_a_turn_that_moved_is_answered_by_its_new_owner_and_the_old_one_is_fenced(up: Up, group: str) -> None:
+    held = asyncio.Event()
+    fenced: asyncio.Queue[BaseException] = asyncio.Queue()
+    taken: asyncio.Queue[Turn] = asyncio.Queue()
+
+    async def slow(turn: Turn, reply: Reply) -> None:
+        held.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            with pytest.raises(Fenced) as caught:
+                await reply.text("from the grave")
+            fenced.put_nowait(caught.value)
+            raise
+
+    async def quick(turn: Turn, reply: Reply) -> str:
+        taken.put_nowait(turn)
+        return "from the living"
+
+    async with talking(up) as (conversation, messages), serving(up, group, slow) as old:
+        await conversation.send("hello?")
+        await held.wait()
+        async with serving(up, group, quick, gateway=1):
+            cut(old)  # it comes back by itself, as another member, and says that it still has the turn
+            turn = await asyncio.wait_for(taken.get(), 30)
+            assert turn.run_epoch is not None
+            assert turn.run_epoch > 1
+            assert await heard(messages, 2) == [("user", "hello?"), ("bot", "from the living")]
+            assert isinstance(await asyncio.wait_for(fenced.get(), 30), Fenced)
+
+
+async def test_the_only_agent_goes_on_with_what_it_has_after_a_lost_connection(up: Up, group: str) -> None:
+    release = asyncio.Event()
+    calls: list[str] = []
+
+    async def answer(turn: Turn, reply: Reply) -> str:
+        calls.append(turn.text)
+        await release.wait()
+        return f"you said {turn.text}"
+
+    async with serving(up, group, answer) as agent, talking(up) as (conversation, messages):
+        await conversation.send("hello?")
+        await until(lambda: calls)
+        before = agent.member
+        cut(agent)
+        await until(lambda: agent.member != before)
+        release.set()
+        assert await heard(messages, 2) == [("user", "hello?"), ("bot", "you said hello?")]
+        await conversation.send("again")
+        assert await heard(messages, 2) == [("user", "again"), ("bot", "you said again")]
+        assert calls == ["hello?", "again"]
+
+
+async def test_a_stream_cut_by_a_lost_connection_reaches_the_person_whole_and_once(up: Up, group: str) -> None:
+    release = asyncio.Event()
+    begun = asyncio.Event()
+
+    async def answer(turn: Turn, reply: Reply) -> None:
+        async with reply.stream() as stream:
+            await stream.write("first half, ")
+            await stream.flush()
+            begun.set()
+            await release.wait()
+            await stream.write("second half")
+
+    async with serving(up, group, answer) as agent, talking(up) as (conversation, messages):
+        await conversation.send("tell me")
+        await begun.wait()
+        before = agent.member
+        cut(agent)
+        await until(lambda: agent.member != before)
+        release.set()
+        assert await heard(messages, 2) == [("user", "tell me"), ("bot", "first half, second half")]
+        await conversation.send("more")
+        begun.clear()
+        assert await heard(messages, 2) == [("user", "more"), ("bot", "first half, second half")]
+
+
+async def test_a_draining_agent_finishes_its_answer_and_leaves_the_next_turn_to_another(up: Up, group: str) -> None:
+    release, began = asyncio.Event(), asyncio.Event()
+
+    async def slow(turn: Turn, reply: Reply) -> str:
+        began.set()
+        await release.wait()
+        return "my last words"
+
+    async def quick(turn: Turn, reply: Reply) -> str:
+        return "and mine"
+
+    async with talking(up) as (conversation, messages), serving(up, group, slow) as old:
+        await conversation.send("one")
+        await began.wait()
+        stopping = asyncio.create_task(old.stop(budget=20))
+        await conversation.send("two")  # given to the draining agent, which does not start it
+        release.set()
+        await stopping
+        async with serving(up, group, quick, gateway=1):
+            assert await heard(messages, 4) == [
+                ("user", "one"),
+                ("user", "two"),
+                ("bot", "my last words"),
+                ("bot", "and mine"),
+            ]
+
+
+async def test_a_wrong_secret_is_refused_at_once(up: Up, group: str) -> None:
+    agent = Agent(up.gateways[0], channel_secret="wrong", group=group)
+
+    @agent.on_turn
+    async def answer(turn: Turn) -> None:
+        return None
+
+    with pytest.raises(Unauthorized):
+        await agent.start()
