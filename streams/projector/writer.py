@@ -41,6 +41,9 @@ from streams.projector.store import Position, ProjectionStore
 log = structlog.get_logger(__name__)
 
 PENDING_MAX = 4_000
+# Records are gathered for so long before they are written, unless there are plenty: a batch costs like 20 records.
+LINGER_S = 0.01
+PLENTY = 500
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MOST_S = 5.0
 STALLED_RETRY_S = 10.0
@@ -96,7 +99,7 @@ class Followed:
 class ProjectionWriter:
     """The loop of one projector process: `put` brings records, `run` writes them until it is cancelled.
 
-    clock, sleep: seconds of a monotonic clock, and waiting on it.
+    clock, sleep: seconds of a monotonic clock, and waiting on it. linger_s: how long records are gathered.
     """
 
     def __init__(
@@ -108,7 +111,9 @@ class ProjectionWriter:
         *,
         clock: Callable[[], float] = monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        linger_s: float = LINGER_S,
     ) -> None:
+        self._linger_s = linger_s
         self._store = store
         self._journal = journal
         self._decode = decode
@@ -289,6 +294,8 @@ class ProjectionWriter:
                 await asyncio.wait_for(self._arrived.wait(), wait_s)
             except TimeoutError:
                 return
+        if self._linger_s and len(self._pending) < PLENTY:
+            await self._sleep(self._linger_s)
 
     def _due(self) -> Sequence[Followed]:
         now = self._clock()

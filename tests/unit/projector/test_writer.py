@@ -84,14 +84,20 @@ class FakeJournal:
 class Bench:
     """A writer on fakes, and a clock that moves when somebody sleeps on it or the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, linger_s: float = 0) -> None:
         self.store = FakeStore()
         self.journal = FakeJournal()
         self.metrics = ProjectorMetrics()
         self.now = 0.0
         self.slept: list[float] = []
         self.writer = ProjectionWriter(
-            self.store, self.journal, CODEC.decode_entry, self.metrics, clock=lambda: self.now, sleep=self.sleep
+            self.store,
+            self.journal,
+            CODEC.decode_entry,
+            self.metrics,
+            clock=lambda: self.now,
+            sleep=self.sleep,
+            linger_s=linger_s,
         )
 
     async def sleep(self, seconds: float) -> None:
@@ -146,6 +152,19 @@ async def test_what_waits_while_one_batch_is_written_becomes_the_next() -> None:
         await bench.writer.assigned([0])
         await bench.deliver(RECORDS)
     assert bench.store.batches < 3
+
+
+async def test_records_that_come_one_by_one_are_gathered_for_a_moment() -> None:
+    bench = Bench(linger_s=0.01)
+    async with running(bench):
+        await bench.writer.assigned([0])
+        await bench.settle()
+        for record in RECORDS:
+            await bench.writer.put(record)
+        await bench.settle()
+    assert bench.store.lsns == all_lsns()
+    assert set(bench.slept) == {0.01}
+    assert bench.store.batches == 1
 
 
 async def test_an_assignment_starts_where_the_rows_are() -> None:
