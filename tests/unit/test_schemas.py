@@ -13,10 +13,10 @@ import pytest
 from fastavro.schema import fingerprint
 
 import schemas
-from schemas import check
+from schemas import check, reference
 from schemas.definitions import records
 from streams.core import events
-from streams.runtime.records import EVENTS, KEYED_CLASSES, MEMBERSHIP_CLASSES, DeadLetter
+from streams.runtime.records import EVENTS, KEYED_CLASSES, MEMBERSHIP_CLASSES, DeadLetter, Reason
 
 ENVELOPE_FIELDS = {
     "turns": {"conversation_id", "ref", "at", "timestamp"},
@@ -251,3 +251,26 @@ def test_a_golden_record_that_its_schema_does_not_write_is_named(root: Path) -> 
     manifest.write_text(json.dumps(listed), encoding="utf-8")
     found = check.problems(root)
     assert "live version 1: golden record 2 is not what its schema writes" in found
+
+
+# ------------------------------------------------------------------------------------------------- the reference
+PAGE = Path(__file__).parents[2] / "docs/reference/topics-and-schemas.md"
+
+
+def test_the_reference_has_the_fields_that_the_schemas_have() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == reference.with_tables(page), "run: python -m schemas.reference docs/reference/topics-and-schemas.md"
+
+
+@pytest.mark.parametrize("name", schemas.NAMES)
+def test_the_reference_names_every_record_and_field(name: str) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for record, definition in definitions(name).items():
+        assert f"#### {record}\n" in page
+        for field in definition["fields"]:
+            assert f"| `{field['name']}` |" in page
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_the_reference_explains_every_reason_of_a_dead_letter(reason: Reason) -> None:
+    assert f"| `{reason}` |" in PAGE.read_text(encoding="utf-8")
