@@ -59,7 +59,7 @@ OnReady = Callable[[Mapping[str, Any]], None]
 BALANCE_EVERY_S = 0.25
 # The heartbeat wants to see this loop move; several steps fit into its shortest period.
 PROGRESS_EVERY_S = 0.1
-# A partition that is not running for so long makes the worker not ready.
+# A partition whose clock stands still for so long, whatever the reason, makes the worker not ready.
 NOT_RUNNING_MAX_S = 30.0
 WATCH_EVERY_S = 5.0
 # Of the drain budget, what is left for the process itself after its partitions have drained.
@@ -135,7 +135,7 @@ class Balancer(Service):
         """Set once the first claims of this worker run, or could not be made."""
         self._ports = ports
         self._drain_s = drain_s
-        self._leaving: dict[int, asyncio.Task[None]] = {}
+        self._leaving: dict[int, asyncio.Future[None]] = {}
         self._looked = False
 
     def lost(self, lease: Lease, why: str) -> None:
@@ -163,7 +163,7 @@ class Balancer(Service):
         plan = moves(View(self._ports.worker, mine, leaving, workers, table, self._ports.partitions))
         for partition in plan.hand_back:
             log.info("handing back", partition=partition)
-            self._leaving[partition] = asyncio.create_task(self._forget(partition))
+            self._leaving[partition] = self.add_future(self._forget(partition))
         await asyncio.gather(*map(self._claim, plan.claim))
         self._looked = True
         self._ports.metrics.leases.set(len(self.sequencers))
@@ -187,7 +187,8 @@ class Balancer(Service):
 
     async def on_stop(self) -> None:
         """All partitions drain at the same time; mode by itself would stop them one after the other."""
-        await asyncio.gather(*(sequencer.stop() for sequencer in list(self.sequencers.values())))
+        stops = [sequencer.stop() for sequencer in list(self.sequencers.values())]
+        await asyncio.gather(*stops, *self._leaving.values())
 
 
 class Worker(Service):
@@ -276,8 +277,8 @@ class Worker(Service):
         for partition, sequencer in sorted(self.balancer.sequencers.copy().items()):
             phase, since = sequencer.phase, now - sequencer.since
             shown[str(partition)] = {"state": phase, "for_s": round(since, 1), "reason": sequencer.reason}
-            stuck = phase in (PartitionState.OPENING, PartitionState.BACKING_OFF) and since > NOT_RUNNING_MAX_S
-            good = good and not stuck and phase is not PartitionState.STOPPED
+            silent = now - sequencer.ticked_at > NOT_RUNNING_MAX_S
+            good = good and not silent and phase is not PartitionState.STOPPED
         return good, {"id": self.id, "partitions": shown}
 
 

@@ -88,6 +88,8 @@ class Sequencer(Service):
         """When it entered `phase`."""
         self.reason = ""
         """Why it stopped or backs off."""
+        self.ticked_at = time.monotonic()
+        """When its clock last moved; an open partition whose clock stands still cannot reach Kafka."""
         self._ports = ports
         self._drain_s = drain_s
         self._leaving = asyncio.Event()
@@ -178,6 +180,7 @@ class Sequencer(Service):
             await asyncio.sleep(self._ports.limits.tick_ms / 1000)
             try:
                 await writer.tick()
+                self.ticked_at = time.monotonic()
             except (KafkaUnavailable, FenceUnavailable) as error:
                 # No tick, no time: nothing expires meanwhile, and the next batch meets the same trouble.
                 log.warning("no tick", partition=self.partition, error=str(error))
