@@ -1,19 +1,9 @@
-"""The projector's tables, read: rows become the journal's events again, so that one renderer serves all.
-
-Reads time out short; whoever asks falls back to memory and to the journal.
-"""
+"""The projector's tables as the gateway asks for them. Reads time out short; who asks falls back to the journal."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Sequence
-from itertools import cycle
-from typing import Any
-
-import msgspec
-from psycopg import AsyncConnection
-from psycopg.rows import namedtuple_row
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
 
 from connectors.gateway.ports import (
     ConversationInfo,
@@ -26,104 +16,89 @@ from connectors.gateway.ports import (
     Unavailable,
 )
 from connectors.gateway.protocol.errors import ProtocolError
-from streams.core.events import (
-    ConversationClosed,
-    ConversationReopened,
-    Entry,
-    Event,
-    Frame,
-    FrameCommitted,
-    Turn,
-    TurnCommitted,
-)
-from streams.fence.connection import Session
+from streams.fence.lease import LeaseTable
 from streams.fence.port import FenceUnavailable
-from streams.fence.queries import load_queries
+from streams.projector.read import Activity, ConversationRow, InvalidCursor, ReadModel
 
-QUERIES = load_queries("connectors.gateway", "read_model.sql")
 # A read that takes longer has failed; a healthy one takes a millisecond.
 READ_LIMIT_S = 2.0
-SESSIONS = 4
-# Questions of one conversation that are looked at for open ones.
-INTERRUPTS_MAX = 200
+
+T = TypeVar("T")
 
 
 class PostgresReadModel:
-    """`ReadModel` on Postgres."""
+    """`ReadModel` of the gateway's ports, on Postgres."""
 
     def __init__(self, dsn: str) -> None:
-        self._sessions = [Session(dsn, "gateway reads", limit_s=READ_LIMIT_S) for _ in range(SESSIONS)]
-        self._next = cycle(self._sessions)
+        self._read = ReadModel(dsn, limit_s=READ_LIMIT_S)
+        self._lease_table = LeaseTable(dsn)
 
     async def close(self) -> None:
         """Close the connections."""
-        for session in self._sessions:
-            await session.close()
+        await self._read.close()
+        await self._lease_table.close()
 
     async def position(self, partition: int) -> Position:
         """See `ReadModel`."""
-        rows = await self._rows("position", partition=partition)
-        return Position(rows[0].lsn, rows[0].journal_offset) if rows else Position()
+        found = await _answer(self._read.position(partition))
+        return Position(found.lsn, found.journal_offset)
 
     async def conversation(self, conversation_id: str) -> ConversationInfo | None:
         """See `ReadModel`."""
-        rows = await self._rows("conversation", id=conversation_id)
-        return _info(rows[0]) if rows else None
+        row = await _answer(self._read.conversation(conversation_id))
+        return None if row is None else _info(row)
 
     async def transcript(self, conversation_id: str, after: int, limit: int) -> Sequence[Stored]:
         """See `ReadModel`."""
-        rows = await self._rows("transcript", id=conversation_id, after=after, limit=limit)
-        return [_stored(row) for row in rows]
+        return _stored(await _answer(self._read.activities(conversation_id, after, limit)))
 
     async def interrupts(self, conversation_id: str) -> Sequence[Stored]:
         """See `ReadModel`."""
-        rows = await self._rows("interrupts", id=conversation_id, limit=INTERRUPTS_MAX)
-        return [_stored(row) for row in rows]
+        return _stored(await _answer(self._read.interrupts(conversation_id)))
 
     async def open_runs(self, conversation_id: str) -> Sequence[OpenRun]:
         """See `ReadModel`."""
-        return [OpenRun(*row) for row in await self._rows("open_runs", id=conversation_id)]
+        runs = await _answer(self._read.runs(conversation_id, open_only=True))
+        return [OpenRun(run.run_id, run.turn_seq, run.group, run.member, run.run_epoch) for run in runs]
 
     async def owners(self, conversation_id: str) -> dict[str, str]:
         """See `ReadModel`."""
-        return {row.group_id: row.member for row in await self._rows("owners", id=conversation_id)}
+        return dict(await _answer(self._read.owners(conversation_id)))
 
     async def conversations(self, query: ListQuery) -> tuple[Sequence[ConversationInfo], str | None]:
         """See `ReadModel`."""
-        before, before_id = _read_cursor(query.cursor)
-        rows = await self._rows(
-            "conversations",
+        page = self._read.conversations(
+            limit=query.limit,
+            cursor=query.cursor,
             status=query.status,
             channel=query.channel,
             external_id=query.external_id,
-            before=before,
-            before_id=before_id,
-            limit=query.limit + 1,
         )
-        found = [_info(row) for row in rows[: query.limit]]
-        return found, _cursor(found[-1]) if len(rows) > query.limit else None
+        try:
+            rows, cursor = await _answer(page)
+        except InvalidCursor as error:
+            raise ProtocolError("bad_request", str(error)) from None
+        return [_info(row) for row in rows], cursor
 
     async def members(self) -> Sequence[MemberInfo]:
         """See `ReadModel`."""
-        return [MemberInfo(*row) for row in await self._rows("members")]
+        rows = await _answer(self._read.members())
+        return [MemberInfo(row.member, row.group, row.channel, row.gateway, row.since, row.partitions) for row in rows]
 
     async def leases(self) -> Sequence[LeaseInfo]:
         """See `ReadModel`."""
-        return [LeaseInfo(*row) for row in await self._rows("leases")]
-
-    async def _rows(self, query: str, **parameters: Any) -> list[Any]:
-        async def read(connection: AsyncConnection[Any]) -> list[Any]:
-            async with connection.cursor(row_factory=namedtuple_row) as cursor:
-                await cursor.execute(QUERIES[query], parameters)
-                return await cursor.fetchall()
-
-        try:
-            return await next(self._next).run(read)
-        except FenceUnavailable as error:
-            raise Unavailable(str(error)) from error
+        rows = await _answer(self._lease_table.rows())
+        return [LeaseInfo(row.partition, row.worker, row.writer_epoch, row.live, row.expires_in_ms) for row in rows]
 
 
-def _info(row: Any) -> ConversationInfo:
+async def _answer(question: Awaitable[T]) -> T:
+    try:
+        return await question
+    except FenceUnavailable as error:
+        raise Unavailable(str(error)) from error
+
+
+def _info(row: ConversationRow) -> ConversationInfo:
     return ConversationInfo(
         id=row.id,
         channel=row.channel,
@@ -137,85 +112,5 @@ def _info(row: Any) -> ConversationInfo:
     )
 
 
-def _stored(row: Any) -> Stored:
-    entry = Entry(lsn=row.lsn, at=row.at, timestamp=row.timestamp, writer_epoch=0, event=_event(row))
-    return Stored(entry, superseded=row.superseded)
-
-
-def _event(row: Any) -> Event:
-    match row.kind:
-        case "turn":
-            turn = Turn(
-                id=row.id,
-                sender=row.sender,
-                channel=row.channel,
-                type=row.type,
-                client_id=row.client_id,
-                text=row.text,
-                key_id=row.key_id,
-                data=row.data,
-                metadata=row.metadata,
-                meta=row.meta,
-                reply_to=row.reply_to,
-            )
-            return TurnCommitted(
-                conversation_id=row.conversation_id, seq=row.seq, turn=turn, interrupt_id=row.interrupt_id
-            )
-        case "frame":
-            return _frame(row)
-        case _:
-            return _update(row)
-
-
-def _frame(row: Any) -> FrameCommitted:
-    frame = Frame(
-        id=row.id,
-        type=row.type,
-        client_id=row.client_id,
-        text=row.text,
-        key_id=row.key_id,
-        data=row.data,
-        metadata=row.metadata,
-        extra=row.extra,
-        stream_id=row.stream_id,
-        done=row.done,
-    )
-    return FrameCommitted(
-        conversation_id=row.conversation_id,
-        seq=row.seq,
-        frame=frame,
-        sender=row.sender,
-        channel=row.channel,
-        group=row.group_id or "",
-        member=row.member or "",
-        run_id=row.run_id,
-        run_epoch=row.run_epoch or 0,
-    )
-
-
-def _update(row: Any) -> Event:
-    data: dict[str, Any] = msgspec.json.decode(row.data or "{}")
-    if data.get("status") == "closed":
-        return ConversationClosed(
-            conversation_id=row.conversation_id,
-            seq=row.seq,
-            by=row.sender,
-            reason=str(data.get("reason", "manual")),
-            id=row.id,
-        )
-    return ConversationReopened(conversation_id=row.conversation_id, seq=row.seq, by=row.sender, id=row.id)
-
-
-def _cursor(last: ConversationInfo) -> str:
-    return base64.urlsafe_b64encode(f"{last.updated_at}:{last.id}".encode()).decode().rstrip("=")
-
-
-def _read_cursor(cursor: str | None) -> tuple[int | None, str | None]:
-    if cursor is None:
-        return None, None
-    try:
-        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
-        updated_at, _, conversation_id = text.partition(":")
-        return int(updated_at), conversation_id
-    except (ValueError, binascii.Error):
-        raise ProtocolError("bad_request", "cursor: not one that this API gave") from None
+def _stored(activities: Sequence[Activity]) -> list[Stored]:
+    return [Stored(activity.entry, superseded=activity.superseded) for activity in activities]

@@ -210,3 +210,26 @@ class PostgresLeases:
         return Fenced(
             f"partition {lease.partition}: epoch {lease.token.writer_epoch} is not {self.worker}'s live lease any more"
         )
+
+
+class LeaseTable:
+    """The lease table for who holds none and claims none. Raises `FenceUnavailable` when it cannot be reached."""
+
+    def __init__(self, dsn: str) -> None:
+        self._session = Session(dsn, "lease table", limit_s=CALL_LIMIT_S)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._session.close()
+
+    async def rows(self) -> Sequence[HeldBy]:
+        """Who holds what. `live` goes by the time alone: deaths are seen by those who watch for them."""
+
+        async def rows(connection: AsyncConnection[Any]) -> Sequence[HeldBy]:
+            cursor = await connection.execute(QUERIES["list_leases"])
+            return [
+                HeldBy(partition, owner, writer_epoch, live=left_ms > 0, expires_in_ms=left_ms)
+                for partition, owner, writer_epoch, left_ms in await cursor.fetchall()
+            ]
+
+        return await self._session.run(rows)

@@ -93,8 +93,8 @@ class MemberRow(msgspec.Struct, frozen=True):
 class ReadModel:
     """The read model in Postgres, by several connections. Methods raise `FenceUnavailable` when it does not answer."""
 
-    def __init__(self, dsn: str, *, sessions: int = SESSIONS) -> None:
-        self._sessions = SessionPool(dsn, "read model", size=sessions, limit_s=READ_LIMIT_S)
+    def __init__(self, dsn: str, *, sessions: int = SESSIONS, limit_s: float = READ_LIMIT_S) -> None:
+        self._sessions = SessionPool(dsn, "read model", size=sessions, limit_s=limit_s)
 
     async def close(self) -> None:
         """Close the connections."""
