@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from typing import Any
 from uuid import uuid4
 
@@ -20,6 +21,8 @@ ISSUER = "turnlog"
 LEEWAY_S = 5
 # A storm of tokens with unknown keys must not become a storm of queries.
 KEY_RELOAD_S = 1.0
+# Tokens whose signature was checked already.
+VERIFIED_MAX = 10_000
 
 
 class Tokens:
@@ -28,6 +31,7 @@ class Tokens:
     def __init__(self, directory: Directory, ttl_s: int) -> None:
         self._directory = directory
         self._reloaded_at = 0.0
+        self._verified: OrderedDict[str, tuple[str, Claims]] = OrderedDict()
         self.ttl_s = ttl_s
 
     def issue(self, claims: Claims) -> str:
@@ -50,9 +54,23 @@ class Tokens:
 
     def verify(self, token: str) -> Claims:
         """The claims of a good token of an active channel; raises the `ProtocolError` that refuses it."""
+        known = self._verified.get(token)
+        if known is None or known[0] not in self._directory.ring.keys:
+            known = self._verify(token)
+            self._verified[token] = known
+            if len(self._verified) > VERIFIED_MAX:
+                self._verified.popitem(last=False)
+        claims = known[1]
+        if time.time() * 1000 >= claims.expires_at + LEEWAY_S * 1000:
+            raise ProtocolError("token_expired", "the token has expired; ask for a new one")
+        self._directory.channel(claims.channel)
+        return claims
+
+    def _verify(self, token: str) -> tuple[str, Claims]:
+        """The key's id and the claims."""
         try:
-            kid = jwt.get_unverified_header(token).get("kid")
-            secret = self._directory.ring.keys.get(kid) if isinstance(kid, str) else None
+            kid = str(jwt.get_unverified_header(token).get("kid"))
+            secret = self._directory.ring.keys.get(kid)
             if secret is None:
                 raise ProtocolError("unauthorized", "the token was signed by a key that is not in use")
             body = jwt.decode(
@@ -75,8 +93,7 @@ class Tokens:
             raise ProtocolError("token_expired", "the token has expired; ask for a new one") from None
         except (jwt.InvalidTokenError, ValueError, TypeError):
             raise ProtocolError("unauthorized", "the token is not valid") from None
-        self._directory.channel(claims.channel)
-        return claims
+        return kid, claims
 
     async def prepare(self, token: str) -> None:
         """Load the signing keys anew when this token names one that is not known: another gateway may have rotated."""

@@ -65,9 +65,9 @@ class History:
 
     async def conversation(self, conversation_id: str) -> ConversationInfo | None:
         """The conversation as of the tail's newest entry; None: there is none. Raises `Unavailable`."""
-        opened = self._recent.entries(conversation_id)
-        if opened and isinstance(opened[0].event, ConversationOpened):
-            return self._recent.info(conversation_id, None)
+        whole = self._recent.info(conversation_id, None)
+        if whole is not None:
+            return whole
         position = await self._caught_up(conversation_id)
         stored = await self._read_model.conversation(conversation_id)
         info = self._recent.info(conversation_id, stored)

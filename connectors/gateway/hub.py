@@ -120,11 +120,7 @@ class Hub:
             case TurnCommitted():
                 self._turn(entry, event)
                 self._answer(event.ref, entry)
-            case FrameCommitted():
-                agent = self._agents.get(event.member)
-                if agent is not None:
-                    agent.perform(agent.session.committed(event, entry.timestamp, wall_ms()))
-            case Duplicate() | ConversationOpened() | ConversationClosed() | ConversationReopened():
+            case FrameCommitted() | Duplicate() | ConversationOpened() | ConversationClosed() | ConversationReopened():
                 self._answer(event.ref, entry)
             case Refused():
                 self._refused(entry, event)
@@ -163,10 +159,12 @@ class Hub:
             if event.member.startswith(f"{self._membership.incarnation}."):
                 self._membership.restart("refused as ended")
             return
+        if event.ref in self._waiters:
+            self._answer(event.ref, entry)
+            return
         agent = self._agents.get(event.member) if event.member is not None else None
         if agent is not None:
             agent.perform(agent.session.refused(event, wall_ms()))
-        self._answer(event.ref, entry)
 
     def _joined(self, partition: int, event: MemberJoined) -> None:
         self._membership.member_joined(event.member, partition)

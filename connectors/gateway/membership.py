@@ -122,6 +122,7 @@ class Membership:
 
     async def goodbye(self) -> None:
         """The last words: all members left; write what is queued, then Goodbye on every partition."""
+        self._stopping = True
         while not self._jobs.empty():
             job, done = self._jobs.get_nowait()
             await self._write(job, done)
@@ -152,7 +153,7 @@ class Membership:
 
     def gateway_ended(self, event: GatewayEnded) -> None:
         """A partition ended an incarnation; see the module when it is this one."""
-        if event.gateway == self.incarnation:
+        if event.gateway == self.incarnation and not self._stopping:
             self.restart(event.reason)
 
     def restart(self, reason: str) -> None:

@@ -31,8 +31,13 @@ OVERHEAD_BYTES = 600
 
 
 class _Conversation(msgspec.Struct):
+    """What is kept of one conversation. `since_opened`: the whole of it, when its opening was seen; `status`: the
+    newest entry that closed or reopened it."""
+
     entries: deque[Entry] = msgspec.field(default_factory=deque)
     superseded: set[int] = msgspec.field(default_factory=set)
+    since_opened: ConversationInfo | None = None
+    status: Entry | None = None
 
 
 class _Partition(msgspec.Struct):
@@ -77,6 +82,9 @@ class Recent:
             if known is None:
                 known = self._conversations[conversation_id] = _Conversation()
             known.entries.append(entry)
+            known.since_opened = updated(known.since_opened, entry)
+            if isinstance(event, ConversationClosed | ConversationReopened):
+                known.status = entry
             size = _size(entry)
             window.kept.append((entry, size))
             window.size += size
@@ -102,9 +110,14 @@ class Recent:
 
     def info(self, conversation_id: str, stored: ConversationInfo | None) -> ConversationInfo | None:
         """What the read model stored, brought up to date with what is kept."""
+        known = self._conversations.get(conversation_id)
+        if known is None:
+            return stored
+        if known.since_opened is not None:
+            return known.since_opened
         info = stored
-        for entry in self.entries(conversation_id):
-            info = updated(info, entry)
+        for entry in (known.status, known.entries[-1]):
+            info = updated(info, entry) if entry is not None else info
         return info
 
     def _evict(self, window: _Partition) -> None:

@@ -33,7 +33,7 @@ from connectors.gateway.protocol.parse import decode_object
 from connectors.gateway.protocol.session import SUBPROTOCOL, Claims, Scope, Verify
 from connectors.gateway.protocol.user import UserSession
 from streams.core.commands import CommitFrame
-from streams.core.events import Entry
+from streams.core.events import Duplicate, Entry, FrameCommitted, Refused
 from streams.runtime.codec import Unencodable
 
 if TYPE_CHECKING:
@@ -226,13 +226,15 @@ class AgentConnection(Connection):
             run_epoch=submit.run_epoch,
             delivered_seq=submit.delivered_seq,
         )
+        if submit.ref is not None:
+            gateway.hub.wait(submit.ref, self._outcome)
         try:
             written = await gateway.intake.send(command)
         except Unavailable as error:
-            self.perform(session.submit_failed(submit, unavailable(error), wall_ms()))
+            self._failed(submit, unavailable(error))
             return
         except Unencodable as error:
-            self.perform(session.submit_failed(submit, ProtocolError("invalid_message", str(error)), wall_ms()))
+            self._failed(submit, ProtocolError("invalid_message", str(error)))
             return
         self._member.wrote(written)
         written.add_done_callback(lambda done: self._written(submit, done))
@@ -240,10 +242,25 @@ class AgentConnection(Connection):
     def _written(self, submit: SubmitFrame, written: asyncio.Future[Written]) -> None:
         error = written.exception()
         if error is not None:
-            self.perform(self.session.submit_failed(submit, unavailable(error), wall_ms()))
+            self._failed(submit, unavailable(error))
+
+    def _failed(self, submit: SubmitFrame, error: ProtocolError) -> None:
+        if submit.ref is not None:
+            self._gateway.hub.forget(submit.ref)
+        self.perform(self.session.submit_failed(submit, error, wall_ms()))
+
+    def _outcome(self, entry: Entry) -> None:
+        """What the journal says of a send that waits for its ack."""
+        event = entry.event
+        if isinstance(event, FrameCommitted | Duplicate):
+            self.perform(self.session.committed(event, entry.timestamp, wall_ms()))
+        elif isinstance(event, Refused):
+            self.perform(self.session.refused(event, wall_ms()))
 
     async def _gone(self) -> None:
         self._gateway.hub.disconnect(self.session.member)
+        for ref in self.session.pending_refs:
+            self._gateway.hub.forget(ref)
         if self._member is not None:
             log.info("an agent left", member=self._member.id, reason=self.leave_reason)
             await self._gateway.membership.leave(self._member.id, self.leave_reason)

@@ -90,11 +90,17 @@ class AgentSession(Session):
         self._runs: dict[str, Held] = {}
         self._memory: OrderedDict[str, Memory] = OrderedDict()
         self._forgot = False
+        self._early: list[bytes] = []
 
     @property
     def runs_open(self) -> int:
         """How many runs this member holds."""
         return len(self._runs)
+
+    @property
+    def pending_refs(self) -> Sequence[str]:
+        """Sends that wait for their outcome."""
+        return list(self._pending)
 
     def holds_run_in(self, conversation_id: str) -> bool:
         """Whether it holds a run of this conversation."""
@@ -119,6 +125,9 @@ class AgentSession(Session):
             "limits": {**limits.advertised(channel_scope=True), "maxInFlight": IN_FLIGHT_MAX},
         }
         self._write({"type": "welcome", "data": data})
+        for frame in self._early:
+            self._put(frame)
+        self._early.clear()
         return self._drain()
 
     def joined(self, partition: int, now: int) -> list[Action]:
@@ -176,7 +185,7 @@ class AgentSession(Session):
         self._now = now
         held = self._release(run_id)
         if held is not None and not self.holds_run_in(held.conversation_id):
-            self._put(_enveloped(held.conversation_id, ABORT))
+            self._tell(held.conversation_id, ABORT)
         return self._drain()
 
     def run_ended(self, run_id: str, status: RunStatus, now: int) -> list[Action]:
@@ -184,7 +193,7 @@ class AgentSession(Session):
         self._now = now
         held = self._release(run_id)
         if held is not None and status in CANCELLED and not self.holds_run_in(held.conversation_id):
-            self._put(_enveloped(held.conversation_id, ABORT))
+            self._tell(held.conversation_id, ABORT)
         return self._drain()
 
     # ------------------------------------------------------------------------------------------- inputs: outcomes
@@ -206,7 +215,7 @@ class AgentSession(Session):
                     timestamp=event.of_timestamp,
                     duplicate=True,
                 )
-        self._put(_enveloped(conversation_id, encode(answer)))
+        self._tell(conversation_id, encode(answer))
         return self._drain()
 
     def refused(self, event: Refused, now: int) -> list[Action]:
@@ -217,11 +226,11 @@ class AgentSession(Session):
         if conversation_id is None:
             return self._drain()
         client_id = waited[1] if waited is not None else event.client_id
-        self._put(_enveloped(conversation_id, encode(refusal(event.reason, event.detail, client_id=client_id).frame())))
+        self._tell(conversation_id, encode(refusal(event.reason, event.detail, client_id=client_id).frame()))
         # A process that works on a run it does not hold is stopped; one that holds another run here is not, since
         # abort would hit that one.
         if event.reason is RefusedReason.FENCED and not self.holds_run_in(conversation_id):
-            self._put(_enveloped(conversation_id, ABORT))
+            self._tell(conversation_id, ABORT)
         return self._drain()
 
     def submit_failed(self, submit: SubmitFrame, error: ProtocolError, now: int) -> list[Action]:
@@ -239,7 +248,7 @@ class AgentSession(Session):
         for entry, superseded in entries:
             frame = numbered(entry, superseded=superseded)
             if frame is not None:
-                self._put(_enveloped(conversation_id, encode(frame)))
+                self._tell(conversation_id, encode(frame))
         return self._drain()
 
     # ------------------------------------------------------------------------------------------------- handshake
@@ -356,7 +365,14 @@ class AgentSession(Session):
         return {"id": self.claims.user, "role": "bot"}
 
     def _refuse_in(self, conversation_id: str, error: ProtocolError) -> None:
-        self._put(_enveloped(conversation_id, encode(error.frame())))
+        self._tell(conversation_id, encode(error.frame()))
+
+    def _tell(self, conversation_id: str, frame: bytes) -> None:
+        """Write a conversation's frame. The journal may show a turn of this member before the welcome is written."""
+        if self.state is State.OPENING:
+            self._early.append(_enveloped(conversation_id, frame))
+        else:
+            self._put(_enveloped(conversation_id, frame))
 
     # --------------------------------------------------------------------------------------------------- delivery
     def _deliver(self, conversation_id: str, run_id: str, entry: Entry) -> None:
@@ -383,7 +399,7 @@ class AgentSession(Session):
             run_epoch=held.run_epoch,
             with_seq=with_seq,
         )
-        self._put(_enveloped(held.conversation_id, encode(frame)))
+        self._tell(held.conversation_id, encode(frame))
 
     def _hold(self, run_id: str, held: Held) -> None:
         if run_id not in self._runs:
