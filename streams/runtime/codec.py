@@ -6,12 +6,12 @@ writer left out gets its default, what a newer one added is dropped. The branch 
 The everyday shape, in the schema of this release, takes the compiled way (`avro_compiler`); all else, and everything
 that is wrong, takes fastavro's (`avro_reference`), which says what is wrong with it.
 
-Nothing here does IO. What cannot be decoded raises `Undecodable`, what cannot be encoded `Unencodable`; both say why.
+What cannot be decoded raises `Undecodable`, what cannot be encoded `Unencodable`; both say why. Nothing here does IO,
+but that a schema registry is asked, once, for a schema that was not met before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -70,13 +70,6 @@ class Codec:
         self._start = framing.header_bytes
         self._heads = {name: framing.header(name) for name in schemas.NAMES}
         self._texts = {name: head.decode("latin-1") for name, head in self._heads.items()}
-
-    async def learn(self, values: Iterable[bytes | None]) -> None:
-        """Find out about schemas that were not met before; await it before a batch of `values` is decoded.
-
-        It costs nothing but with a schema registry. `RegistryUnavailable` blames no record: try again later.
-        """
-        await self.framing.learn(values)
 
     def decode_turns(self, record: KafkaRecord, at: int) -> Command:
         """The command in a record of `turns`, decided at log time `at` (ms). Raises `Undecodable`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import schemas
@@ -24,12 +24,6 @@ class Framing(Protocol):
     def writer(self, value: bytes) -> Schema | None:
         """The schema that `value`, a whole record, was written with; None: its header names none that is known."""
 
-    async def learn(self, values: Iterable[bytes | None]) -> None:
-        """Find out about the schemas in the headers of `values`, whole records, that were not met before.
-
-        Await it before a batch is decoded. It may raise `RegistryUnavailable`: then no record is to blame, try later.
-        """
-
 
 class SingleObject:
     """Avro's single-object encoding: the schema's fingerprint, looked up among the committed history."""
@@ -47,9 +41,6 @@ class SingleObject:
 
     def writer(self, value: bytes) -> Schema | None:
         return self._writers.get(value[: self.header_bytes])
-
-    async def learn(self, values: Iterable[bytes | None]) -> None:
-        """All that can be known is in the committed history."""
 
 
 SINGLE_OBJECT = SingleObject()

@@ -7,10 +7,8 @@ subject `<topic>-value`. https://docs.confluent.io/platform/current/schema-regis
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import unquote
 
 import httpx
@@ -18,66 +16,64 @@ import httpx
 import schemas
 from schemas import NAMES, Schema, SchemaError
 from streams.runtime.codec import Codec
+from streams.runtime.kafka import KafkaUnavailable
 from streams.topics import Topics
 
 HEADER_BYTES: Final = 1 + 4
 MAGIC: Final = b"\0"
-TIMEOUT_S: Final = 5.0
+# A request takes milliseconds; while it lasts the caller stands still, so that it must end long before a lease does.
+TIMEOUT_S: Final = 2.0
 # Ids that the registry does not know are remembered, so that a flood of garbage asks once; this many, then anew.
 UNKNOWN_IDS_MAX: Final = 1024
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _NAME_OF_RECORD: Final = {schemas.current(name).full_name: name for name in NAMES}
 
 
-class RegistryUnavailable(Exception):
-    """The registry cannot be asked, or refuses; no record is to blame. The message names no credentials."""
+class RegistryUnavailable(KafkaUnavailable):
+    """The registry cannot be asked, or refuses; no record is to blame. The message names no credentials.
+
+    To whoever reads and writes records it is a part of Kafka: without it they wait, as they do for a broker.
+    """
 
 
 class Registry:
-    """A client of the registry's HTTP interface. Use it as an async context manager, or close it."""
+    """A client of the registry's HTTP interface. It is asked so rarely that it keeps no connection."""
 
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
         parsed = httpx.URL(url)
-        auth = (unquote(parsed.username), unquote(parsed.password)) if parsed.username else None
+        self._auth = (unquote(parsed.username), unquote(parsed.password)) if parsed.username else None
         # Without its credentials: httpx logs the address of each request.
-        self.address = parsed.copy_with(userinfo=b"")
-        self._client = httpx.AsyncClient(
-            base_url=self.address, auth=auth, timeout=timeout_s, headers={"Accept": _MEDIA_TYPE}
-        )
+        self.address = str(parsed.copy_with(userinfo=b"")).rstrip("/")
+        self._timeout_s = timeout_s
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close its connections."""
-        await self._client.aclose()
-
-    async def id_of(self, subject: str, definition: str) -> int:
+    def id_of(self, subject: str, definition: str) -> int:
         """The id of the schema `definition` (JSON) under `subject`; it is registered when it is not yet."""
         body = {"schema": definition}
-        found = await self._asked("POST", f"subjects/{subject}", body)
+        found = self._asked("POST", f"subjects/{subject}", body)
         if found is None:
-            found = await self._asked("POST", f"subjects/{subject}/versions", body)
+            found = self._asked("POST", f"subjects/{subject}/versions", body)
         if found is None:
             raise RegistryUnavailable(f"the schema registry {self.address} has no subjects: is the address right?")
         return int(found["id"])
 
-    async def definition(self, schema_id: int) -> str | None:
+    def definition(self, schema_id: int) -> str | None:
         """The schema with that id, JSON; None: there is none."""
-        found = await self._asked("GET", f"schemas/ids/{schema_id}", None)
+        found = self._asked("GET", f"schemas/ids/{schema_id}", None)
         return None if found is None else str(found["schema"])
 
-    async def _asked(self, method: str, path: str, body: dict[str, str] | None) -> dict[str, Any] | None:
+    def _asked(self, method: str, path: str, body: dict[str, str] | None) -> dict[str, Any] | None:
         """The registry's answer; None when it says that there is no such thing."""
         try:
-            response = await self._client.request(method, path, json=body)
+            response = httpx.request(
+                method,
+                f"{self.address}/{path}",
+                json=body,
+                auth=self._auth,
+                timeout=self._timeout_s,
+                headers={"Accept": _MEDIA_TYPE},
+            )
             answer: dict[str, Any] = response.json()
-        except (httpx.HTTPError, json.JSONDecodeError) as error:
+        except (httpx.HTTPError, ValueError) as error:
             problem = f"{type(error).__name__}: {error}"
             raise RegistryUnavailable(f"the schema registry {self.address} does not answer: {problem}") from None
         if response.status_code == httpx.codes.NOT_FOUND:
@@ -95,24 +91,16 @@ class Confluent:
 
     header_bytes = HEADER_BYTES
 
-    def __init__(self, registry: Registry, ids: dict[str, int]) -> None:
+    def __init__(self, registry: Registry, topics: Topics) -> None:
+        """Register what this release writes. Raises `RegistryUnavailable`."""
         self._registry = registry
-        self._heads = {name: MAGIC + schema_id.to_bytes(4, "big") for name, schema_id in ids.items()}
+        self._heads = {}
+        for name in NAMES:
+            definition = json.dumps(schemas.current(name).definition)
+            schema_id = registry.id_of(f"{topics.of_schema(name)}-value", definition)
+            self._heads[name] = MAGIC + schema_id.to_bytes(4, "big")
         self._writers = {head: schemas.current(name) for name, head in self._heads.items()}
         self._unknown: set[bytes] = set()
-
-    @classmethod
-    async def connect(cls, registry: Registry, topics: Topics) -> Confluent:
-        """Register what this release writes. Raises `RegistryUnavailable`."""
-        return cls(
-            registry,
-            {
-                name: await registry.id_of(
-                    f"{topics.of_schema(name)}-value", json.dumps(schemas.current(name).definition)
-                )
-                for name in NAMES
-            },
-        )
 
     def header(self, name: str) -> bytes:
         return self._heads[name]
@@ -121,24 +109,21 @@ class Confluent:
         return schemas.current(name)
 
     def writer(self, value: bytes) -> Schema | None:
-        return self._writers.get(value[:HEADER_BYTES])
-
-    async def learn(self, values: Iterable[bytes | None]) -> None:
-        """Ask the registry for the schemas in the headers of `values` that were not met before."""
-        heads = {value[:HEADER_BYTES] for value in values if value}
-        for head in heads - self._writers.keys() - self._unknown:
-            if len(head) == HEADER_BYTES and head.startswith(MAGIC):
-                await self._learn(head)
-
-    async def _learn(self, head: bytes) -> None:
-        definition = await self._registry.definition(int.from_bytes(head[1:], "big"))
+        """As `Framing.writer`. A schema that was not met before is asked for there and then, once for each new version
+        of a writer: the caller waits for one request. Raises `RegistryUnavailable`."""
+        head = value[:HEADER_BYTES]
+        known = self._writers.get(head)
+        if known is not None or head in self._unknown or len(head) < HEADER_BYTES or not head.startswith(MAGIC):
+            return known
+        definition = self._registry.definition(int.from_bytes(head[1:], "big"))
         schema = None if definition is None else _understood(definition)
         if schema is not None:
             self._writers[head] = schema
-            return
-        if len(self._unknown) >= UNKNOWN_IDS_MAX:
-            self._unknown.clear()
-        self._unknown.add(head)
+        else:
+            if len(self._unknown) >= UNKNOWN_IDS_MAX:
+                self._unknown.clear()
+            self._unknown.add(head)
+        return schema
 
 
 def _understood(definition: str) -> Schema | None:
@@ -153,6 +138,10 @@ def _understood(definition: str) -> Schema | None:
     return replace(schema, name=_NAME_OF_RECORD.get(schema.full_name, schema.full_name))
 
 
-async def open_codec(registry: Registry | None, topics: Topics) -> Codec:
-    """The codec of this deployment: in the registry's framing where there is one, else in single-object encoding."""
-    return Codec() if registry is None else Codec(await Confluent.connect(registry, topics))
+def open_codec(registry_url: str | None, topics: Topics) -> Codec:
+    """The codec of a deployment: in its registry's framing where it has one, else in single-object encoding.
+
+    With a registry it registers this release's schemas, which takes some requests: once, as a process starts. Raises
+    `RegistryUnavailable`.
+    """
+    return Codec() if registry_url is None else Codec(Confluent(Registry(registry_url), topics))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 import schemas
 from streams.core.commands import CommitTurn
 from streams.core.events import Turn
 from streams.runtime.codec import Codec, Reason, Undecodable
-from streams.runtime.registry import Registry, RegistryUnavailable, open_codec
+from streams.runtime.registry import RegistryUnavailable, open_codec
 from streams.topics import Topics
 from tests.support.registry import FakeRegistry, running
 
@@ -35,23 +34,15 @@ def fake() -> Iterator[FakeRegistry]:
         yield registry
 
 
-@pytest_asyncio.fixture
-async def client(fake: FakeRegistry) -> AsyncIterator[Registry]:
-    async with Registry(fake.url) as registry:
-        yield registry
-
-
-async def test_every_topic_is_registered_once_under_its_own_subject(fake: FakeRegistry, client: Registry) -> None:
-    await open_codec(client, TOPICS)
-    await open_codec(client, TOPICS)
+def test_every_topic_is_registered_once_under_its_own_subject(fake: FakeRegistry) -> None:
+    open_codec(fake.url, TOPICS)
+    open_codec(fake.url, TOPICS)
     assert set(fake.subjects) == {f"{topic}-value" for topic in TOPICS.all}
     assert all(len(ids) == 1 for ids in fake.subjects.values())
 
 
-async def test_a_record_starts_with_zero_and_its_schemas_id_and_comes_back(
-    fake: FakeRegistry, client: Registry
-) -> None:
-    codec = await open_codec(client, TOPICS)
+def test_a_record_starts_with_zero_and_its_schemas_id_and_comes_back(fake: FakeRegistry) -> None:
+    codec = open_codec(fake.url, TOPICS)
     value = codec.encode_command(COMMIT)
     [schema_id] = fake.subjects["staging.turns-value"]
     assert value[:5] == b"\0" + schema_id.to_bytes(4, "big")
@@ -66,25 +57,19 @@ def with_mood() -> str:
     return json.dumps(definition)
 
 
-async def test_a_schema_of_a_later_writer_is_asked_for_once(fake: FakeRegistry, client: Registry) -> None:
-    codec = await open_codec(client, TOPICS)
+def test_a_schema_of_a_later_writer_is_asked_for_once(fake: FakeRegistry) -> None:
+    codec = open_codec(fake.url, TOPICS)
     later = fake.put(with_mood())
     value = b"\0" + later.to_bytes(4, "big") + codec.encode_command(COMMIT)[5:] + b"\0"
-    with pytest.raises(Undecodable):
-        codec.decode_turns(Record(value), 5)
-    await codec.learn([value, None, b"", value])
-    await codec.learn([value])
-    assert codec.decode_turns(Record(value), 5) == COMMIT
+    for _ in range(3):
+        assert codec.decode_turns(Record(value), 5) == COMMIT
     assert fake.calls.count(f"GET /schemas/ids/{later}") == 1
 
 
-async def test_an_id_that_the_registry_does_not_have_is_asked_for_once_and_refused(
-    fake: FakeRegistry, client: Registry
-) -> None:
-    codec = await open_codec(client, TOPICS)
+def test_an_id_that_the_registry_does_not_have_is_asked_for_once_and_refused(fake: FakeRegistry) -> None:
+    codec = open_codec(fake.url, TOPICS)
     value = b"\0" + (999).to_bytes(4, "big") + b"garbage"
     for _ in range(3):
-        await codec.learn([value])
         with pytest.raises(Undecodable) as refused:
             codec.decode_turns(Record(value), 5)
         assert refused.value.reason is Reason.UNKNOWN_SCHEMA
@@ -99,59 +84,56 @@ async def test_an_id_that_the_registry_does_not_have_is_asked_for_once_and_refus
         ("syntax = proto3;", Reason.UNKNOWN_SCHEMA),
     ],
 )
-async def test_a_record_of_others_in_the_same_registry_is_refused(
-    fake: FakeRegistry, client: Registry, definition: str, reason: Reason
+def test_a_record_of_others_in_the_same_registry_is_refused(
+    fake: FakeRegistry, definition: str, reason: Reason
 ) -> None:
-    codec = await open_codec(client, TOPICS)
+    codec = open_codec(fake.url, TOPICS)
     value = b"\0" + fake.put(definition).to_bytes(4, "big")
-    await codec.learn([value])
     with pytest.raises(Undecodable) as refused:
         codec.decode_turns(Record(value), 5)
     assert refused.value.reason is reason
 
 
-async def test_a_record_in_single_object_encoding_is_refused_where_a_registry_is_set(client: Registry) -> None:
-    codec = await open_codec(client, TOPICS)
+def test_a_record_in_single_object_encoding_is_refused_where_a_registry_is_set(fake: FakeRegistry) -> None:
+    codec = open_codec(fake.url, TOPICS)
     value = Codec().encode_command(COMMIT)
-    await codec.learn([value])
     with pytest.raises(Undecodable) as refused:
         codec.decode_turns(Record(value), 5)
     assert refused.value.reason is Reason.UNKNOWN_SCHEMA
 
 
-async def test_a_registry_that_fails_blames_no_record(fake: FakeRegistry, client: Registry) -> None:
-    codec = await open_codec(client, TOPICS)
-    value = b"\0" + fake.put(with_mood()).to_bytes(4, "big") + b"\0"
+def test_a_registry_that_fails_blames_no_record(fake: FakeRegistry) -> None:
+    codec = open_codec(fake.url, TOPICS)
+    value = b"\0" + fake.put(with_mood()).to_bytes(4, "big") + codec.encode_command(COMMIT)[5:] + b"\0"
     fake.broken = True
     with pytest.raises(RegistryUnavailable, match="refuses schemas/ids/7 with 500: Error in the backend data store"):
-        await codec.learn([value])
+        codec.decode_turns(Record(value), 5)
     fake.broken = False
-    await codec.learn([value])
-    assert codec.framing.writer(value) is not None
+    assert codec.decode_turns(Record(value), 5) == COMMIT
 
 
-async def test_a_registry_that_is_not_there_is_named() -> None:
-    async with Registry("http://127.0.0.1:9") as registry:
-        with pytest.raises(RegistryUnavailable, match=r"http://127\.0\.0\.1:9 does not answer"):
-            await open_codec(registry, TOPICS)
+def test_a_registry_that_is_not_there_is_named() -> None:
+    with pytest.raises(RegistryUnavailable, match=r"http://127\.0\.0\.1:9 does not answer"):
+        open_codec("http://127.0.0.1:9", TOPICS)
 
 
-async def test_an_address_that_is_no_registry_is_named(fake: FakeRegistry) -> None:
-    async with Registry(f"{fake.url}/elsewhere/") as registry:
-        with pytest.raises(RegistryUnavailable, match="has no subjects: is the address right"):
-            await open_codec(registry, TOPICS)
+def test_an_address_that_is_no_registry_is_named(fake: FakeRegistry) -> None:
+    with pytest.raises(RegistryUnavailable, match="has no subjects: is the address right"):
+        open_codec(f"{fake.url}/elsewhere/", TOPICS)
 
 
-async def test_credentials_in_the_address_are_used_and_never_shown(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_registry_records_are_in_single_object_encoding() -> None:
+    assert open_codec(None, TOPICS).encode_command(COMMIT) == Codec().encode_command(COMMIT)
+
+
+def test_credentials_in_the_address_are_used_and_never_shown(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with running(FakeRegistry(password="ana:p@ss/word")) as fake:
         address = fake.url.removeprefix("http://")
-        async with Registry(f"http://ana:p%40ss%2Fword@{address}") as registry:
-            codec = await open_codec(registry, TOPICS)
-            assert codec.decode_turns(Record(codec.encode_command(COMMIT)), 5) == COMMIT
-        async with Registry(f"http://ana:wr0ng@{address}") as registry:
-            with pytest.raises(RegistryUnavailable, match="401: Unauthorized") as refused:
-                await open_codec(registry, TOPICS)
+        codec = open_codec(f"http://ana:p%40ss%2Fword@{address}", TOPICS)
+        assert codec.decode_turns(Record(codec.encode_command(COMMIT)), 5) == COMMIT
+        with pytest.raises(RegistryUnavailable, match="401: Unauthorized") as refused:
+            open_codec(f"http://ana:wr0ng@{address}", TOPICS)
     for shown in (caplog.text, str(refused.value)):
         assert address in shown
         assert "p@ss" not in shown
