@@ -5,6 +5,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from streams.projector.metrics import ProjectorMetrics
 from streams.runtime.metrics import WorkerMetrics
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
@@ -35,3 +36,7 @@ def rows(process: str) -> dict[str, tuple[str, tuple[str, ...], str]]:
 
 def test_the_table_lists_the_metrics_of_a_worker_word_for_word() -> None:
     assert rows("worker") == described(WorkerMetrics().registry)
+
+
+def test_the_table_lists_the_metrics_of_a_projector_word_for_word() -> None:
+    assert rows("projector") == described(ProjectorMetrics().registry)
