@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -118,8 +119,11 @@ def _cell(value: Any) -> str:
 
 
 @contextmanager
-def translated_failures() -> Iterator[None]:
-    """States of the world that stop a command become `CommandFailed`; what is left is a mistake and keeps its trace."""
+def translated_failures(*, quiet: bool = True) -> Iterator[None]:
+    """States of the world that stop a command become `CommandFailed`; what is left is a mistake and keeps its trace.
+
+    `quiet`: the clients' own log lines are left out, for commands that are no servers.
+    """
     # Imported here: by now the command runs, and needs most of it anyway.
     import psycopg
     from aiokafka.errors import KafkaError
@@ -134,8 +138,9 @@ def translated_failures() -> Iterator[None]:
     from streams.runtime.kafka import KafkaUnavailable
     from streams.topics import TopicsError
 
-    # What a client retries by itself is no news to a person; what it gives up on is raised.
-    logging.getLogger("aiokafka").setLevel(logging.ERROR)
+    if quiet:
+        # What a client retries by itself is no news to a person; what it gives up on is raised.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     try:
         yield
     except (InvalidDocument, VersionConflict) as error:
@@ -159,3 +164,15 @@ def ready_line(what: str, output: Output) -> Callable[[Row], None]:
             progress(f"{what} {document['id']} is ready (pid {document['pid']}) {where}".rstrip())
 
     return announce
+
+
+def require_port(host: str, port: int) -> None:
+    """`CommandFailed` unless a server could listen there now: said before anything is started."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            way_out = "choose another port with --port (0: any free one)"
+            raise CommandFailed(f"cannot listen on {host}:{port}: {error.strerror}; {way_out}") from error

@@ -14,7 +14,9 @@ from ops.cli.common import (
     OutputOption,
     PostgresOption,
     ready_line,
+    require_port,
     settings_from,
+    translated_failures,
 )
 
 
@@ -46,10 +48,12 @@ def gateway(
       TURNLOG_KAFKA=127.0.0.1:9092 TURNLOG_POSTGRES=postgresql://localhost/turnlog turnlog gateway --port 8081 -o json
     """
     settings = settings_from(kafka, postgres, namespace, host=host)
+    require_port(settings.host, port)
     if lifeline:
         from ops.lifeline import hold_on_to_parent
 
         hold_on_to_parent()
-    from connectors.gateway import run
+    with translated_failures(quiet=False):
+        from connectors.gateway import run
 
-    run(settings, host=settings.host, port=port, on_ready=ready_line("gateway", output))
+        run(settings, host=settings.host, port=port, on_ready=ready_line("gateway", output))

@@ -6,7 +6,16 @@ import asyncio
 
 import typer
 
-from ops.cli.common import KafkaOption, NamespaceOption, Output, OutputOption, PostgresOption, settings_from, show_rows
+from ops.cli.common import (
+    KafkaOption,
+    NamespaceOption,
+    Output,
+    OutputOption,
+    PostgresOption,
+    settings_from,
+    show_rows,
+    translated_failures,
+)
 
 app = typer.Typer(
     name="lease", help="Which worker may write which partition.", no_args_is_help=True, rich_markup_mode=None
@@ -36,7 +45,8 @@ def list_leases(
     Example:  turnlog lease list -o jsonl
     """
     settings = settings_from(kafka, postgres, namespace)
-    rows = asyncio.run(_leases(settings.postgres))
+    with translated_failures():
+        rows = asyncio.run(_leases(settings.postgres))
     show_rows(rows, COLUMNS, output, empty="no worker has ever held a partition: start one with `turnlog worker`")
 
 

@@ -6,7 +6,16 @@ import asyncio
 
 import typer
 
-from ops.cli.common import KafkaOption, NamespaceOption, Output, OutputOption, PostgresOption, settings_from, show_rows
+from ops.cli.common import (
+    KafkaOption,
+    NamespaceOption,
+    Output,
+    OutputOption,
+    PostgresOption,
+    settings_from,
+    show_rows,
+    translated_failures,
+)
 
 app = typer.Typer(name="member", help="The agent connections that turns are given to.", no_args_is_help=True)
 
@@ -28,7 +37,8 @@ def list_members(
     Example:  turnlog member list
     """
     settings = settings_from(kafka, postgres, namespace)
-    rows = asyncio.run(_members(settings.postgres))
+    with translated_failures():
+        rows = asyncio.run(_members(settings.postgres))
     show_rows(rows, COLUMNS, output, empty="no agent is connected")
 
 

@@ -16,6 +16,7 @@ from ops.cli.common import (
     emit,
     progress,
     settings_from,
+    translated_failures,
 )
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def ensure_topics(
     """
     # PostgreSQL plays no part here; the setting is required of servers alone.
     settings = settings_from(kafka, postgres or "postgresql://unused", namespace)
-    changes = asyncio.run(_ensure(settings.kafka, settings.namespace, partitions, replication, dry_run))
+    with translated_failures():
+        changes = asyncio.run(_ensure(settings.kafka, settings.namespace, partitions, replication, dry_run))
     if output is Output.TABLE:
         for change in changes:
             typer.echo(f"{'would ' if dry_run else ''}{change}")

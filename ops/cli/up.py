@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops.cli.common import Output, OutputOption, emit, progress
-from ops.cli.errors import COULD_NOT, CommandFailed
+from ops.cli.common import Output, OutputOption, emit, progress, require_port, translated_failures
+from ops.cli.errors import COULD_NOT
 
 if TYPE_CHECKING:
     from ops.stack import RunningStack, StackPlan
@@ -51,17 +51,18 @@ def up(
 
       turnlog up --port 0 -o json                 # for scripts: one line of JSON when everything is ready
     """
+    require_port("127.0.0.1", port)
     from ops.stack import StackPlan
 
     plan = StackPlan(
         data=data, port=port, workers=workers, gateways=gateways, projectors=projectors, partitions=partitions
     )
-    raise typer.Exit(asyncio.run(_until_stopped(plan, output)))
+    with translated_failures():
+        code = asyncio.run(_until_stopped(plan, output))
+    raise typer.Exit(code)
 
 
 async def _until_stopped(plan: StackPlan, output: Output) -> int:
-    from ops.children import ChildFailed
-    from ops.embedded import StackUnavailable
     from ops.stack import running
 
     stop = _Stop(asyncio.get_running_loop())
@@ -71,8 +72,6 @@ async def _until_stopped(plan: StackPlan, output: Output) -> int:
             stop.ready(stack)
             _announce(stack, plan, output)
             failure = await _stopped_or_failed(stack, stop.asked)
-    except (StackUnavailable, ChildFailed) as error:
-        raise CommandFailed(str(error)) from error
     except asyncio.CancelledError:
         if not stop.asked.is_set():
             raise

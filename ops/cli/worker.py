@@ -15,6 +15,7 @@ from ops.cli.common import (
     PostgresOption,
     ready_line,
     settings_from,
+    translated_failures,
 )
 
 
@@ -48,6 +49,7 @@ def worker(
         from ops.lifeline import hold_on_to_parent
 
         hold_on_to_parent()
-    from streams.worker import run
+    with translated_failures(quiet=False):
+        from streams.worker import run
 
-    run(settings, on_ready=ready_line("worker", output))
+        run(settings, on_ready=ready_line("worker", output))

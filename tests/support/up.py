@@ -15,7 +15,7 @@ from typing import IO, Any
 STOP_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Up:
     """A running `turnlog up`."""
 
@@ -23,6 +23,18 @@ class Up:
     """Its ready line."""
     process: subprocess.Popen[str]
     data: Path
+    log: Path
+    """What it says to people."""
+    expected: int = 0
+    """The exit code that it must end with."""
+
+    def expect(self, code: int) -> None:
+        """It was ended in another way than by SIGTERM."""
+        self.expected = code
+
+    def told(self) -> str:
+        """What it has said to people so far."""
+        return self.log.read_text("utf-8")
 
     @property
     def gateways(self) -> list[str]:
@@ -42,7 +54,9 @@ class Up:
 @contextmanager
 def turnlog_up(data: Path, *options: str) -> Iterator[Up]:
     """Start it, wait for its ready line, and stop it with SIGTERM; its exit code must then be 0."""
-    with (data.parent / f"{data.name}-up.log").open("w+") as log:
+    path = data.parent / f"{data.name}-up.log"
+    up: Up | None = None
+    with path.open("w+") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "ops.cli", "up", "--port", "0", "--data", str(data), "-o", "json", *options],
             stdout=subprocess.PIPE,
@@ -50,7 +64,8 @@ def turnlog_up(data: Path, *options: str) -> Iterator[Up]:
             text=True,
         )
         try:
-            yield Up(_ready_line(process, log), process, data)
+            up = Up(_ready_line(process, log), process, data, path)
+            yield up
         finally:
             process.send_signal(signal.SIGTERM)
             try:
@@ -61,7 +76,9 @@ def turnlog_up(data: Path, *options: str) -> Iterator[Up]:
             finally:
                 if process.stdout is not None:
                     process.stdout.close()
-    assert code == 0, f"`turnlog up` ended with {code} after SIGTERM"
+        expected = 0 if up is None else up.expected
+        log.seek(0)
+        assert code == expected, f"`turnlog up` ended with {code} after SIGTERM:\n{log.read()[-4000:]}"
 
 
 def _ready_line(process: subprocess.Popen[str], log: IO[str]) -> dict[str, Any]:

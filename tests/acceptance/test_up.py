@@ -1,0 +1,125 @@
+"""`turnlog up`: its ready line, its end, and what is left of it after a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import turnlog
+from tests.support.processes import eventually, nothing_runs_on, open_handles, wait_ended
+from tests.support.up import Up, turnlog_up
+
+GONE_WITHIN_S = 30.0
+
+
+def pids(up: Up) -> list[int]:
+    kinds = ("workers", "gateways", "projectors")
+    return [up.process.pid, *(each["pid"] for kind in kinds for each in up.document[kind])]
+
+
+def new_conversation(up: Up, text: str) -> str:
+    sent = turnlog("send", "new", text, "-o", "json", environment=client_of(up))
+    assert sent.code == 0, sent.err
+    return str(sent.document["conversation"])
+
+
+def client_of(up: Up) -> dict[str, str]:
+    return {"TURNLOG_GATEWAY": up.gateways[0], "TURNLOG_CHANNEL_SECRET": up.secret("web")}
+
+
+def head_seq(up: Up, conversation: str) -> int:
+    shown = turnlog("conversation", "show", conversation, "-o", "json", environment=up.environment)
+    assert shown.code == 0, shown.err
+    return int(shown.document["head_seq"])
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "data"
+    yield folder
+    assert eventually(lambda: nothing_runs_on(folder), GONE_WITHIN_S)
+
+
+def test_the_ready_line_names_everything_and_sigterm_leaves_nothing(data: Path) -> None:
+    with turnlog_up(data, "--workers", "2", "--partitions", "4") as up:
+        ready = up.document
+        assert [(each["id"], each["kind"]) for each in ready["channels"]] == [("web", "web"), ("agents", "websocket")]
+        assert all(each["secret"] for each in ready["channels"])
+        assert (len(ready["workers"]), len(ready["gateways"]), len(ready["projectors"])) == (2, 1, 1)
+        assert ready["postgres"].startswith("postgresql://")
+        assert len(set(pids(up))) == 5
+        with urllib.request.urlopen(f"{ready['gateway']}/readyz", timeout=5) as answer:
+            assert answer.status == 200
+        assert (data / "secrets.json").stat().st_mode & 0o777 == 0o600
+        leases = turnlog("lease", "list", "-o", "json", environment=up.environment).document
+        assert {lease["worker"] for lease in leases} == {worker["id"] for worker in ready["workers"]}
+        assert [lease["partition"] for lease in leases] == [0, 1, 2, 3]
+        handles = open_handles(pids(up))
+    assert wait_ended(handles, GONE_WITHIN_S)
+
+
+def test_a_second_start_on_the_same_folder_goes_on_also_after_a_kill(data: Path) -> None:
+    with turnlog_up(data, "--partitions", "4") as up:
+        conversation = new_conversation(up, "first")
+        secret = up.secret("web")
+    with turnlog_up(data) as up:
+        assert up.secret("web") == secret
+        assert head_seq(up, conversation) == 1
+        said = turnlog("send", conversation, "second", environment=client_of(up))
+        assert said.code == 0, said.err
+        assert head_seq(up, conversation) == 2
+        handles = open_handles(pids(up))
+        up.process.send_signal(signal.SIGKILL)
+        assert wait_ended(handles, GONE_WITHIN_S)
+        up.expect(-signal.SIGKILL)
+    assert eventually(lambda: nothing_runs_on(data), GONE_WITHIN_S)
+    with turnlog_up(data) as up:
+        assert head_seq(up, conversation) == 2
+        verdict = turnlog("audit", "verify", "-o", "json", environment=up.environment)
+        assert (verdict.code, verdict.document["turns"], verdict.document["open"]) == (0, 2, 2)
+
+
+def test_a_process_that_dies_is_reported_and_started_again(data: Path) -> None:
+    with turnlog_up(data, "--partitions", "2") as up:
+        worker = up.document["workers"][0]
+        os.kill(worker["pid"], signal.SIGKILL)
+
+        def held_by_another() -> bool:
+            leases = turnlog("lease", "list", "-o", "json", environment=up.environment).document
+            return all(lease["live"] and lease["worker"] != worker["id"] for lease in leases)
+
+        assert eventually(held_by_another, GONE_WITHIN_S)
+        assert "worker-1" in up.told()
+        assert "SIGKILL" in up.told()
+
+
+def test_a_port_that_is_taken_is_a_clear_error(data: Path) -> None:
+    with turnlog_up(data, "--partitions", "2") as up:
+        taken = up.gateways[0].rsplit(":", 1)[1]
+        environment = {**up.environment, "TURNLOG_LOG_FORMAT": "json"}
+        ended = turnlog("up", "--port", taken, "--workers", "0", "--projectors", "0", environment=environment)
+        assert ended.code == 2
+        assert taken in ended.err
+        assert "Traceback" not in ended.err
+
+
+def test_a_second_up_on_a_folder_in_use_is_refused(data: Path) -> None:
+    with turnlog_up(data, "--partitions", "2"):
+        ended = turnlog("up", "--port", "0", "--data", str(data))
+        assert ended.code == 2
+        assert "Traceback" not in ended.err
+
+
+def test_doctor_finds_everything_in_order_on_a_running_stack(data: Path) -> None:
+    with turnlog_up(data, "--partitions", "2") as up:
+        ended = turnlog("doctor", "-o", "json", environment=up.environment)
+        checks = {check["check"]: check["result"] for check in json.loads(ended.out)}
+        assert set(checks.values()) == {"ok"}, ended.out
+        assert {"kafka", "topics", "postgres", "tables", "workers", "partitions", "read model"} <= set(checks)
+        assert ended.code == 0
