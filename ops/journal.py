@@ -9,8 +9,8 @@ from aiokafka import TopicPartition
 
 from ops.provision import connected_admin
 from streams.core.events import Entry
-from streams.runtime.codec import Codec
 from streams.runtime.kafka import bounds, consumer
+from streams.runtime.registry import open_codec
 from streams.settings import Settings
 from streams.topics import Topics, verify
 
@@ -23,9 +23,10 @@ async def entries_of(settings: Settings, partition: int, *, follow: bool) -> Asy
 
     `follow`: goes on as more are committed, without end. Raises `Undecodable`, and what Kafka's client raises.
     """
-    codec = Codec()
+    topics = Topics(settings.namespace)
+    codec = open_codec(settings.schema_registry, topics)
     reader = consumer(settings.kafka, REQUEST_LIMIT_S)
-    name = TopicPartition(Topics(settings.namespace).conversations, partition)
+    name = TopicPartition(topics.conversations, partition)
     await reader.start()
     try:
         kept = (await bounds(reader, [name], REQUEST_LIMIT_S))[name]

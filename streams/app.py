@@ -31,8 +31,8 @@ from streams.projector.metrics import ProjectorMetrics
 from streams.projector.order import JournalRecord
 from streams.projector.store import PostgresProjection
 from streams.projector.writer import ProjectionWriter
-from streams.runtime.codec import Codec
 from streams.runtime.health import HealthServer
+from streams.runtime.registry import open_codec
 from streams.settings import Settings, load_settings
 from streams.topics import Topics
 from streams.topics import verify as verify_topics
@@ -115,7 +115,8 @@ def create(settings: Settings, on_ready: OnReady | None = None) -> ProjectorApp:
     """The app, wired. `on_ready` gets {id, pid, metrics} once this process has its share of the partitions."""
     topics, metrics, store = Topics(settings.namespace), ProjectorMetrics(), PostgresProjection(settings.postgres)
     journal = KafkaJournal(settings.kafka, topics.conversations, request_timeout_ms=settings.request_timeout_ms)
-    writer = ProjectionWriter(store, journal, Codec().decode_entry, metrics)
+    codec = open_codec(settings.schema_registry, topics)
+    writer = ProjectionWriter(store, journal, codec.decode_entry, metrics)
     app = ProjectorApp(
         f"turnlog-projector-{settings.namespace or 'default'}",
         broker=[URL(f"kafka://{address}") for address in settings.kafka.split(",")],

@@ -33,7 +33,6 @@ from streams.fence.migrate import verify as verify_tables
 from streams.fence.port import FenceUnavailable, HeldBy, Lease
 from streams.logs import configure_logs
 from streams.runtime.balance import View, moves
-from streams.runtime.codec import Codec
 from streams.runtime.commit import DeadLetters
 from streams.runtime.health import HealthServer
 from streams.runtime.kafka import (
@@ -47,6 +46,7 @@ from streams.runtime.kafka import (
 from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.partition import PartitionState, Sequencer
 from streams.runtime.ports import Limits, Ports
+from streams.runtime.registry import open_codec
 from streams.settings import Settings
 from streams.topics import Topics
 from streams.topics import verify as verify_topics
@@ -206,7 +206,7 @@ class Worker(Service):
         self._outbox = KafkaOutbox(settings.kafka, limit_s)
         self._leases = PostgresLeases(settings.postgres, self.id, ttl_ms=settings.lease_ttl_ms)
         self._checkpoints = PostgresCheckpoints(settings.postgres)
-        codec, metrics = Codec(), WorkerMetrics()
+        codec, metrics = open_codec(settings.schema_registry, topics), WorkerMetrics()
         self._heart = Heart(settings, self.id, self._lost, beacon=self.beacon)
         ports = Ports(
             worker=self.id,

@@ -125,13 +125,15 @@ def _origin(record: Any) -> str:
 
 
 @asynccontextmanager
-async def opened(kafka: str, topics: Topics, partition: int, partitions: int) -> AsyncIterator[PartitionSource]:
+async def opened(
+    kafka: str, codec: Codec, topics: Topics, partition: int, partitions: int
+) -> AsyncIterator[PartitionSource]:
     """One partition's source for as long as the block runs, started."""
     readers = consumer(kafka, REQUEST_LIMIT_S), consumer(kafka, REQUEST_LIMIT_S)
     try:
         for reader in readers:
             await reader.start()
-        source = PartitionSource(readers, Codec(), topics, partition, partitions)
+        source = PartitionSource(readers, codec, topics, partition, partitions)
         await source.start()
         yield source
     finally:

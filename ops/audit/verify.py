@@ -20,6 +20,7 @@ from ops.audit.violations import Checker, Findings, Tally, Verdict, Violation
 from ops.provision import connected_admin
 from streams.core.events import BatchCommitted, Entry, Unknown
 from streams.runtime.partitioning import partition_of
+from streams.runtime.registry import open_codec
 from streams.settings import Settings
 from streams.topics import Topics, verify
 
@@ -45,6 +46,7 @@ async def verify_cluster(settings: Settings, scope: Scope, notify: Notify) -> Ve
     the clients of Kafka and Postgres raise.
     """
     topics = Topics(settings.namespace)
+    codec = open_codec(settings.schema_registry, topics)
     async with connected_admin(settings.kafka) as admin:
         count = await verify(admin, topics)
     findings, tally = Findings(), Tally()
@@ -52,7 +54,7 @@ async def verify_cluster(settings: Settings, scope: Scope, notify: Notify) -> Ve
         async with AsyncExitStack() as undo:
             # The checkpoint first: what the journal has by then, it still has when its end is looked at.
             checkpoint = await undo.enter_async_context(stored_checkpoint(settings.postgres, partition))
-            source = await undo.enter_async_context(opened(settings.kafka, topics, partition, count))
+            source = await undo.enter_async_context(opened(settings.kafka, codec, topics, partition, count))
             audit = PartitionAudit(partition, source, checkpoint, findings, scope.conversation)
             undo.callback(audit.close)
             tally.add(await audit.run(_progress(notify, partition, count, source.end)))

@@ -20,6 +20,7 @@ from ops.journal import REQUEST_LIMIT_S
 from streams.core.events import TurnCommitted
 from streams.runtime.codec import Codec
 from streams.runtime.kafka import bounds, consumer
+from streams.runtime.registry import open_codec
 from streams.settings import Settings
 from streams.topics import Topics
 
@@ -66,10 +67,12 @@ class _Look:
 
 async def measure_sequencer(settings: Settings, turns: int, partitions: int, notify: Notify) -> Sequenced:
     """Fill the intake of a new deployment (its topics and tables are there), run one worker through it, and time it."""
+    topics = Topics(settings.namespace)
+    codec = open_codec(settings.schema_registry, topics)
     producer = producer_to(settings.kafka)
     await producer.start()
     try:
-        filler = Filler(producer, Topics(settings.namespace), partitions, Codec())
+        filler = Filler(producer, topics, partitions, codec)
         notify(f"filling the intake with {turns:,} turns")
         await filler.roster()
         await filler.turns(await filler.conversations(turns), turns)
@@ -99,9 +102,10 @@ async def _run_worker(settings: Settings, logs: Path, turns: int, partitions: in
     await reader.start()
     starting = asyncio.create_task(worker.start())
     try:
-        topic = Topics(settings.namespace).conversations
-        journal = [TopicPartition(topic, partition) for partition in range(partitions)]
-        return await _watch(worker, reader, journal, turns)
+        topics = Topics(settings.namespace)
+        codec = open_codec(settings.schema_registry, topics)
+        journal = [TopicPartition(topics.conversations, partition) for partition in range(partitions)]
+        return await _watch(worker, reader, codec, journal, turns)
     except BenchFailed as failure:
         raise BenchFailed(f"{failure}\n{worker.tail()}") from None
     finally:
@@ -111,7 +115,7 @@ async def _run_worker(settings: Settings, logs: Path, turns: int, partitions: in
         await reader.stop()
 
 
-async def _watch(worker: Child, reader: Any, journal: list[TopicPartition], turns: int) -> list[_Look]:
+async def _watch(worker: Child, reader: Any, codec: Codec, journal: list[TopicPartition], turns: int) -> list[_Look]:
     """Look at the journal's ends and the worker's CPU until it writes no more, then whether it wrote everything.
 
     The first look is before its first record, the last one is the first to see its last.
@@ -130,7 +134,7 @@ async def _watch(worker: Child, reader: Any, journal: list[TopicPartition], turn
         elif look.written == 0:
             looks[-1] = look
         if look.at - changed > (QUIET_S if look.written > turns else STALLED_S):
-            committed = await _committed_turns(reader, {name: kept.end for name, kept in ends.items()})
+            committed = await _committed_turns(reader, codec, {name: kept.end for name, kept in ends.items()})
             if committed != turns:
                 raise BenchFailed(f"{committed:,} of {turns:,} turns were committed, and no more came")
             return looks
@@ -141,9 +145,8 @@ def _cpu_seconds(pid: int) -> float:
     return float(spent.user + spent.system)
 
 
-async def _committed_turns(reader: Any, ends: Mapping[TopicPartition, int]) -> int:
+async def _committed_turns(reader: Any, codec: Codec, ends: Mapping[TopicPartition, int]) -> int:
     """Turns in the journal up to these ends."""
-    codec = Codec()
     turns = 0
     reader.assign(list(ends))
     await reader.seek_to_beginning(*ends)

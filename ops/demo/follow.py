@@ -9,8 +9,8 @@ from aiokafka import TopicPartition
 
 from ops.journal import partition_count
 from streams.core.events import Entry
-from streams.runtime.codec import Codec
 from streams.runtime.kafka import bounds, consumer
+from streams.runtime.registry import open_codec
 from streams.settings import Settings
 from streams.topics import Topics
 
@@ -22,7 +22,8 @@ WAIT_MS = 50
 async def from_now(settings: Settings) -> AsyncIterator[Callable[[], AsyncIterator[Entry]]]:
     """Inside, the function given reads on for ever, starting where the journal ended on entering."""
     limit_s = settings.request_timeout_ms / 1000
-    topic = Topics(settings.namespace).conversations
+    topics = Topics(settings.namespace)
+    topic = topics.conversations
     reader = consumer(settings.kafka, limit_s, wait_ms=WAIT_MS)
     await reader.start()
     try:
@@ -30,7 +31,7 @@ async def from_now(settings: Settings) -> AsyncIterator[Callable[[], AsyncIterat
         reader.assign(partitions)
         for partition, kept in (await bounds(reader, partitions, limit_s)).items():
             reader.seek(partition, kept.end)
-        codec = Codec()
+        codec = open_codec(settings.schema_registry, topics)
 
         async def entries() -> AsyncIterator[Entry]:
             while True:
