@@ -18,7 +18,7 @@ from connectors.gateway.read_model import PostgresReadModel
 from connectors.gateway.server import listen, server, until_listening
 from connectors.gateway.tail import Scan, Tail
 from streams.logs import configure_logs
-from streams.runtime.codec import Codec
+from streams.runtime.registry import open_codec
 from streams.settings import Settings
 from streams.topics import Topics, verify
 
@@ -66,7 +66,7 @@ class Process:
         self._asked = asked
         self._urgent = urgent
         self._topics = Topics(settings.namespace)
-        self._codec = Codec()
+        self._codec = open_codec(settings.schema_registry, self._topics)
 
     async def run(self, listener: Any, host: str, on_ready: OnReady) -> None:
         """Start, serve, drain. An error of any part ends it all."""

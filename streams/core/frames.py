@@ -14,6 +14,7 @@ names a run, or a turn, that is not open.
 |---|---|
 | `read` | `RunStarted` for the last run given up to its watermark; nothing when that is started, or there is none |
 | `run` started | `RunStarted`; an unnumbered frame when the run was started already and something happened since |
+| `read`, `run` started that name a run which is not open | fenced: who works on it must be told to stop |
 | `run` finished, error, aborted | `RunEnded` answered, failed, cancelled; nothing when its sender holds no run |
 | `run` interrupted, `error`, `skills`, `genui_components` | an unnumbered frame of its run |
 | `interrupt`, `interrupt_resolved` | a numbered frame; opens, closes an ask |
@@ -57,6 +58,8 @@ NOT_KEPT: Final = frozenset(
     }
 )  # fmt: skip
 """Shown live or never: no journal event comes of them."""
+
+NOT_OPEN: Final = "run: it has ended, or never was one of this group"
 
 RUN_ENDS: Final = {
     "finished": RunStatus.ANSWERED,
@@ -192,7 +195,7 @@ def _decide_proactive(
     state: Partition, conversation: Conversation, command: CommitFrame, target: Target
 ) -> list[Event]:
     if target.names:
-        return _fenced(state, command, None, "run: it has ended, or never was one of this group")
+        return _fenced(state, command, None, NOT_OPEN)
     if command.frame.type in UNNUMBERED:
         return _fenced(state, command, None, "type: needs a run that its sender holds")
     plan = plan_of(state, conversation.channel)
@@ -285,6 +288,8 @@ def _committed(
 def _decide_read(state: Partition, conversation: Conversation, command: CommitFrame, target: Target) -> list[Event]:
     """`read` names a turn by its watermark: its run, else the last one below it that was given and not started."""
     run = target.run if target.names else _run_read(conversation, command)
+    if run is None and target.names:
+        return _fenced(state, command, None, NOT_OPEN)
     if run is None or _is_started(run):
         return []
     if not _holds(command, run):
@@ -307,7 +312,8 @@ def _decide_run_status(
     status = command.frame.status
     run = target.run
     if run is None:
-        return []
+        # Who says that it works on a run which is over must be told to stop; that it has stopped is no news.
+        return _fenced(state, command, None, NOT_OPEN) if target.names and status == "started" else []
     if not _holds(command, run):
         return _fenced(state, command, run, "run: held by another member, or at a later epoch")
     if status == "started" and not _is_started(run):
