@@ -18,6 +18,7 @@ from streams.core.state import Partition
 from streams.fence.migrate import migrate
 from streams.runtime.codec import Codec
 from streams.runtime.partitioning import partition_of
+from streams.runtime.registry import open_codec
 from streams.runtime.signals import Heartbeat, Signal
 from streams.settings import Settings
 from streams.topics import Topics, ensure
@@ -35,13 +36,14 @@ class Deployment:
         self.settings = settings
         self.partitions = partitions
         self.topics = Topics(settings.namespace)
+        self.codec = open_codec(settings.schema_registry, self.topics)
         self._producer = producer
         self._n = 0
 
     async def say(self, command: Command | Signal, partitions: Iterable[int] | None = None) -> None:
         """Write an intake record where it belongs: by its conversation, or into these (or all) partitions."""
         conversation: str | None = getattr(command, "conversation_id", None)
-        value = CODEC.encode_command(command)
+        value = self.codec.encode_command(command)
         if conversation is not None:
             await self._producer.send_and_wait(
                 self.topics.turns, value, conversation.encode(), partition=self.home(conversation)
@@ -89,7 +91,7 @@ class Deployment:
             consumer.assign(names)
             while any([await consumer.position(name) < ends[name] for name in names]):
                 for name, records in (await consumer.getmany(timeout_ms=100)).items():
-                    entries[name.partition] += [CODEC.decode_entry(record.value) for record in records]
+                    entries[name.partition] += [self.codec.decode_entry(record.value) for record in records]
         finally:
             await consumer.stop()
         return entries
