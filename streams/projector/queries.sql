@@ -88,3 +88,9 @@ ON CONFLICT (partition, member) DO NOTHING;
 UPDATE members SET left_at = news.timestamp, reason = news.reason
 FROM json_to_recordset(%(rows)s::json) AS news (member text, timestamp bigint, reason text)
 WHERE members.partition = %(partition)s AND members.member = news.member;
+
+-- forget_members: Members that had left a week before the latest of these did; the journal still knows them.
+DELETE FROM members USING (
+    SELECT max(timestamp) AS latest FROM json_to_recordset(%(rows)s::json) AS news (timestamp bigint)
+) AS news
+WHERE members.partition = %(partition)s AND members.left_at < news.latest - 7 * 24 * 60 * 60 * 1000::bigint;

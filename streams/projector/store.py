@@ -97,5 +97,6 @@ def _statements(rows: Rows) -> Iterator[tuple[str, Sequence[Row]]]:
         ("drop_owners", [owner for owner in owners if owner.member is None]),
         ("add_members", rows.joined_members),
         ("end_members", rows.left_members),
+        ("forget_members", rows.left_members),
     )
     return ((name, records) for name, records in statements if records)

@@ -244,6 +244,23 @@ async def test_members_of_several_partitions_count_once(database: str, projectio
     await read.close()
 
 
+async def test_members_that_left_long_ago_are_forgotten(database: str, projection: PostgresProjection) -> None:
+    story = Story()
+    story.join("gw-1.1")
+    story.leave("gw-1.1")
+    story.join("gw-1.2")
+    await project(projection, story.entries)
+    assert [row[1] for row in dump(database)["members"]] == ["gw-1.1", "gw-1.2"]
+    before = story.entries[-1]
+    story.leave("gw-1.2")
+    week_ms = 7 * 24 * 60 * 60 * 1000
+    later = [
+        msgspec.structs.replace(entry, timestamp=entry.timestamp + week_ms) for entry in story.entries[before.lsn :]
+    ]
+    await projection.write(0, Position(before.lsn, before.lsn * 2), Rows(later), Position(later[-1].lsn, 999))
+    assert [row[1] for row in dump(database)["members"]] == ["gw-1.2"]
+
+
 async def test_the_position_says_how_far_the_answers_go(projection: PostgresProjection, model: ReadModel) -> None:
     assert await model.position(0) == Position(0, 0)
     assert await model.position(7) == Position(0, 0)
