@@ -236,6 +236,7 @@ async def discard(producer: AIOKafkaProducer, limit_s: float = 1.0) -> None:
     aiokafka has no such call: the accumulator is told that everything failed, the connections are cut, and `stop` then
     has nothing left to wait for. What it still reports concerns records that were given up already.
     """
+    transaction = producer._txn_manager and producer._txn_manager.wait_for_transaction_end()
     producer._message_accumulator.fail_all(Doubt("the producer was thrown away"))
     await producer.client.close()
     try:
@@ -243,6 +244,8 @@ async def discard(producer: AIOKafkaProducer, limit_s: float = 1.0) -> None:
             await producer.stop()
     except Exception:
         log.debug("producer ended with an error while being thrown away", exc_info=True)
+    if transaction is not None and transaction.done() and not transaction.cancelled():
+        transaction.exception()  # known already, from the request that failed; unread, it would be logged as lost
 
 
 def consumer(bootstrap: str, limit_s: float, *, isolation: str = "read_committed", wait_ms: int = 500) -> Any:

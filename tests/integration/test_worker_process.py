@@ -6,13 +6,12 @@ import asyncio
 import json
 import signal
 import time
-import urllib.request
 from collections.abc import AsyncIterator
 
 import pytest
 
 from streams.settings import Settings
-from tests.support.deployment import Deployment, deployment
+from tests.support.deployment import Deployment, Talk, deployment, page, shares, until_shared
 from tests.support.program import Program
 from tests.support.sequencing import GATEWAY
 from tests.support.waiting import until
@@ -25,70 +24,6 @@ MEMBER = f"{GATEWAY}.1"
 async def place(settings: Settings) -> AsyncIterator[Deployment]:
     async with deployment(settings, PARTITIONS) as made:
         yield made
-
-
-def page(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-
-
-async def shares(place: Deployment) -> dict[str, int]:
-    """How many partitions each worker opened last."""
-    counts: dict[str, int] = {}
-    for worker, _ in (await place.writers()).values():
-        counts[worker] = counts.get(worker, 0) + 1
-    return counts
-
-
-async def until_shared(place: Deployment, expected: dict[str, int]) -> None:
-    async def shared() -> bool:
-        return await shares(place) == expected
-
-    try:
-        await until(shared, limit_s=20)
-    except TimeoutError:
-        raise AssertionError(f"expected {expected}, got {await shares(place)}") from None
-
-
-class Talk:
-    """Turns in several conversations, written one after the other until stopped; each key is said twice."""
-
-    def __init__(self, place: Deployment, conversations: int = 12) -> None:
-        self.said: dict[str, list[str]] = {f"c{n}": [] for n in range(conversations)}
-        self._place = place
-        self._going = True
-        self._task = asyncio.create_task(self._run())
-
-    async def _run(self) -> None:
-        await self._place.furnish(MEMBER)
-        for conversation in self.said:
-            await self._place.open(conversation)
-        number = 0
-        while self._going:
-            for conversation, texts in self.said.items():
-                text = f"{conversation}-{number}"
-                await self._place.turn(conversation, text, key=text)
-                if number % 3 == 0:
-                    await self._place.turn(conversation, text, key=text)
-                texts.append(text)
-            number += 1
-            await self._place.beat()
-            await asyncio.sleep(0.01)  # a pace, not a wait: some hundred turns a second
-
-    async def some(self, number: int) -> None:
-        """Wait until so many more rounds were said."""
-        start = len(self.said["c0"])
-        await until(lambda: self._task.done() or len(self.said["c0"]) >= start + number)
-        if self._task.done():
-            self._task.result()
-
-    async def end(self) -> dict[str, list[str]]:
-        self._going = False
-        await self._task
-        return self.said
 
 
 async def end_well(running: Program) -> None:

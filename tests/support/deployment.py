@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -27,6 +29,9 @@ from tests.support.sequencing import DOCUMENT, GATEWAY, GROUP
 from tests.support.waiting import until
 
 CODEC = Codec()
+MEMBER = f"{GATEWAY}.1"
+# A broker that was killed may take this long to come back on a busy machine; only a failing test waits it out.
+PATIENCE_S = 90.0
 
 
 class Deployment:
@@ -131,7 +136,7 @@ class Deployment:
         async def taken() -> bool:
             return sum(map(len, (await self.turns()).values())) >= sum(map(len, expected.values()))
 
-        await until(taken)
+        await until(taken, limit_s=PATIENCE_S)
         assert await self.turns() == expected
 
     # ------------------------------------------------------------------------------------------------- the workers
@@ -161,3 +166,67 @@ async def deployment(settings: Settings, partitions: int) -> AsyncIterator[Deplo
         await admin.close()
     async with AIOKafkaProducer(bootstrap_servers=settings.kafka, enable_idempotence=True) as producer:
         yield Deployment(settings, partitions, producer)
+
+
+class Talk:
+    """Turns in several conversations, written one after the other until stopped; each key is said twice."""
+
+    def __init__(self, place: Deployment, conversations: int = 12) -> None:
+        self.said: dict[str, list[str]] = {f"c{n}": [] for n in range(conversations)}
+        self._place = place
+        self._going = True
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        await self._place.furnish(MEMBER)
+        for conversation in self.said:
+            await self._place.open(conversation)
+        number = 0
+        while self._going:
+            for conversation, texts in self.said.items():
+                text = f"{conversation}-{number}"
+                await self._place.turn(conversation, text, key=text)
+                if number % 3 == 0:
+                    await self._place.turn(conversation, text, key=text)
+                texts.append(text)
+            number += 1
+            await self._place.beat()
+            await asyncio.sleep(0.01)  # a pace, not a wait: some hundred turns a second
+
+    async def some(self, number: int) -> None:
+        """Wait until so many more rounds were said."""
+        start = len(self.said["c0"])
+        await until(lambda: self._task.done() or len(self.said["c0"]) >= start + number, limit_s=PATIENCE_S)
+        if self._task.done():
+            self._task.result()
+
+    async def end(self) -> dict[str, list[str]]:
+        self._going = False
+        await self._task
+        return self.said
+
+
+def page(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+async def shares(place: Deployment) -> dict[str, int]:
+    """How many partitions each worker opened last."""
+    counts: dict[str, int] = {}
+    for worker, _ in (await place.writers()).values():
+        counts[worker] = counts.get(worker, 0) + 1
+    return counts
+
+
+async def until_shared(place: Deployment, expected: dict[str, int]) -> None:
+    async def shared() -> bool:
+        return await shares(place) == expected
+
+    try:
+        await until(shared, limit_s=20)
+    except TimeoutError:
+        raise AssertionError(f"expected {expected}, got {await shares(place)}") from None

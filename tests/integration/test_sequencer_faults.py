@@ -1,0 +1,200 @@
+"""Sequencers when their servers pause, die and come back, and when they themselves are zombies: real servers only."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from ops.embedded import EmbeddedStack
+from streams.core.events import TurnCommitted
+from streams.core.store import dump_conversation, dump_partition
+from streams.fence.checkpoint import PostgresCheckpoints
+from streams.fence.lease import PostgresLeases
+from streams.fence.port import Fenced, Lease
+from streams.runtime.commit import DeadLetters
+from streams.runtime.kafka import KafkaIntake, KafkaJournalProducer, KafkaJournalReader, KafkaOutbox
+from streams.runtime.metrics import WorkerMetrics
+from streams.runtime.ports import Ports
+from streams.runtime.writer import Writer
+from streams.settings import Settings, load_settings
+from streams.worker import limits_of
+from tests.support import postgres
+from tests.support.deployment import CODEC, MEMBER, Deployment, Talk, deployment, page
+from tests.support.sequencing import FakeKeeper
+from tests.support.waiting import until
+
+LIMIT_S = 5.0
+LEASE_TTL_MS = 3_000
+
+
+def zombie_ports(place: Deployment, worker: str) -> Ports:
+    """Real ports, except that the lease's keeper always says yes: what a process believes that was paused."""
+    settings, topics = place.settings, place.topics
+    outbox = KafkaOutbox(settings.kafka, LIMIT_S)
+    return Ports(
+        worker=worker,
+        partitions=place.partitions,
+        membership_topic=topics.membership,
+        limits=limits_of(settings),
+        leases=PostgresLeases(settings.postgres, worker, ttl_ms=LEASE_TTL_MS),
+        checkpoints=PostgresCheckpoints(settings.postgres),
+        codec=CODEC,
+        outbox=outbox,
+        dead_letters=DeadLetters(outbox, CODEC, topics.dead_letters),
+        new_producer=lambda partition: KafkaJournalProducer(
+            settings.kafka,
+            topics.conversations,
+            partition,
+            transactional_id=topics.transactional_id(partition),
+            timeout_ms=settings.transaction_timeout_ms,
+            limit_s=LIMIT_S,
+        ),
+        new_reader=lambda partition: KafkaJournalReader(settings.kafka, topics.conversations, partition, LIMIT_S),
+        new_intake=lambda partition: KafkaIntake(settings.kafka, topics, partition, LIMIT_S),
+        keeper=FakeKeeper(),
+        metrics=WorkerMetrics(),
+    )
+
+
+class Opened:
+    """A writer on real servers, and all that must be closed with it."""
+
+    def __init__(self, place: Deployment, worker: str) -> None:
+        self._ports = zombie_ports(place, worker)
+        self.writer: Writer
+
+    async def __aenter__(self) -> Writer:
+        await self._ports.leases.open()
+        lease: object = None
+        while not isinstance(lease, Lease):
+            await asyncio.sleep(0.05)  # a holder before us is live until its short TTL ends
+            lease = await self._ports.leases.claim(0)
+        self.writer = Writer(lease, self._ports)
+        await self.writer.open()
+        return self.writer
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.writer.close()
+        assert isinstance(self._ports.outbox, KafkaOutbox)
+        assert isinstance(self._ports.checkpoints, PostgresCheckpoints)
+        await self._ports.outbox.close()
+        await self._ports.checkpoints.close()
+        await self._ports.leases.close()
+
+
+async def until_turn(place: Deployment, writer: Writer, text: str) -> None:
+    async def seen() -> bool:
+        await writer.turn()
+        events = [entry.event for entry in (await place.journal())[0]]
+        return any(isinstance(event, TurnCommitted) and event.turn.text == text for event in events)
+
+    await until(seen)
+
+
+async def test_a_zombies_write_is_refused_in_kafka_and_its_checkpoint_in_postgres(settings: Settings) -> None:
+    async with deployment(settings, 1) as place, Opened(place, "wk-zombie") as zombie:
+        await place.furnish(MEMBER)
+        await place.open("c1")
+        await place.turn("c1", "before")
+        await until_turn(place, zombie, "before")
+        async with Opened(place, "wk-heir") as heir:
+            await place.turn("c1", "contested")
+            with pytest.raises(Fenced, match="Kafka refused the producer"):
+                await until_turn(place, zombie, "contested")
+            with pytest.raises(Fenced, match="snapshot of epoch 1"):
+                await zombie.drain()
+            await until_turn(place, heir, "contested")
+        assert await place.turns() == {"c1": ["before", "contested"]}
+        await place.require_sound()
+
+
+async def test_a_restart_finds_the_state_of_the_checkpoint_and_the_replay_byte_for_byte(settings: Settings) -> None:
+    def bytes_of(writer: Writer) -> tuple[bytes, dict[str, bytes]]:
+        state = writer._memory.state
+        return dump_partition(state), {c.id: dump_conversation(c)[0] for c in state.conversations.values()}
+
+    async with deployment(settings, 1) as place, Opened(place, "wk-first") as writer:
+        await place.furnish(MEMBER)
+        await place.open("c1")
+        await place.turn("c1", "one", key="k1")
+        await until_turn(place, writer, "one")
+        await writer.drain()
+        await place.turn("c1", "two", key="k2")
+        await until_turn(place, writer, "two")
+        live = bytes_of(writer)
+        ports = zombie_ports(place, "wk-first")
+        copy = Writer(writer.lease, ports)
+        await copy._replay(await copy._load())
+        assert bytes_of(copy) == live
+        await copy.close()
+        assert isinstance(ports.checkpoints, PostgresCheckpoints)
+        await ports.checkpoints.close()
+
+
+# ------------------------------------------------------------------------------------------- servers that misbehave
+@pytest.fixture
+async def shaky(private_stack: EmbeddedStack) -> AsyncIterator[Deployment]:
+    """A deployment on servers that the test may stop; short limits, so that trouble shows soon."""
+    with postgres.database(private_stack.postgres) as dsn:
+        settings = load_settings(
+            kafka=private_stack.kafka,
+            postgres=dsn,
+            namespace=dsn.rsplit("/", 1)[1].replace("_", "-"),
+            request_timeout_ms=700,
+            transaction_timeout_ms=5_000,
+            lease_ttl_ms=3_000,
+            lease_heartbeat_ms=500,
+            drain_budget_ms=20_000,
+        )
+        async with deployment(settings, 2) as place:
+            yield place
+
+
+async def metric(url: str, name: str) -> float:
+    _, text = await asyncio.to_thread(page, url)
+    return float(next(line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")))
+
+
+async def through(place: Deployment, trouble: Callable[[], None], relief: Callable[[], None], seconds: float) -> str:
+    """Turns before, during and after a trouble of so many seconds; returns the metrics page's address."""
+    async with place.worker() as (running, _):
+        url: str = (await running.until("ready"))["metrics"]
+        talk = Talk(place, conversations=4)
+        await talk.some(5)
+        await asyncio.to_thread(trouble)
+        await asyncio.sleep(seconds)  # how long the trouble lasts, not a wait for anything
+        await asyncio.to_thread(relief)
+        await talk.some(10)
+        said = await talk.end()
+        await place.all_taken(said)
+        doubts = await metric(url, "turnlog_doubts_total") + await metric(url, "turnlog_fenced_total")
+        assert doubts > 0, "the trouble was not noticed, so that this test showed nothing"
+        assert await running.stop() == 0
+    await place.require_sound()
+    return url
+
+
+async def test_a_broker_that_answers_late_leaves_a_doubt_and_no_trace_of_it(
+    shaky: Deployment, private_stack: EmbeddedStack
+) -> None:
+    await through(
+        shaky,
+        lambda: private_stack.signal_kafka(signal.SIGSTOP),
+        lambda: private_stack.signal_kafka(signal.SIGCONT),
+        3,
+    )
+
+
+async def test_a_broker_that_dies_and_comes_back_loses_and_doubles_no_turn(
+    shaky: Deployment, private_stack: EmbeddedStack
+) -> None:
+    await through(shaky, private_stack.kill_kafka, private_stack.restart_kafka, 1)
+
+
+async def test_without_a_lease_store_nothing_is_written_and_turns_wait(
+    shaky: Deployment, private_stack: EmbeddedStack
+) -> None:
+    await through(shaky, private_stack.kill_postgres, private_stack.restart_postgres, 5)
