@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import structlog
 from structlog.typing import Processor
@@ -15,6 +16,26 @@ from streams.settings import LogFormat
 LIBRARY_LEVEL = logging.WARNING
 # aiokafka warns of each refused request, which the runtime reports once in its own words.
 QUIET_LOGGERS: Sequence[str] = ("aiokafka", "kafka")
+
+REPEAT_AFTER_S = 10.0
+"""A quiet logger says the same thing once in so long: aiokafka tries a lost broker ten times a second."""
+
+
+class OnceInAWhile(logging.Filter):
+    """Lets a message through unless the same one, whatever its arguments, came within the last `REPEAT_AFTER_S`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._said: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """False: it was said a moment ago. Messages are as many as there are calls in the libraries: bounded."""
+        now, message = self._clock(), (record.name, str(record.msg))
+        if now - self._said.get(message, -REPEAT_AFTER_S) < REPEAT_AFTER_S:
+            return False
+        self._said[message] = now
+        return True
 
 
 def configure_logs(log_format: LogFormat, level: int = logging.INFO) -> None:
@@ -47,5 +68,7 @@ def configure_logs(log_format: LogFormat, level: int = logging.INFO) -> None:
     root.setLevel(LIBRARY_LEVEL)
     for name in ("streams", "connectors", "ops"):
         logging.getLogger(name).setLevel(level)
+    sparing = OnceInAWhile()
     for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
+    handler.addFilter(lambda record: not record.name.startswith(tuple(QUIET_LOGGERS)) or sparing.filter(record))
