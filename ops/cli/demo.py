@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops.cli.errors import COULD_NOT, NEGATIVE, USAGE, CommandFailed
+from ops.cli.errors import COULD_NOT, INTERRUPTED, NEGATIVE, USAGE, CommandFailed
 
 if TYPE_CHECKING:
     from ops.demo.dialogues import Dialogue
@@ -66,6 +67,9 @@ async def _played(dialogues: list[Dialogue], source: Path, *, plain: bool) -> in
     from ops.demo.show import LiveShow, PlainShow
     from ops.embedded import StackUnavailable
 
+    running = asyncio.current_task()
+    if running is not None:  # SIGTERM drains like Ctrl-C
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     console, board = Console(), Board()
     live = console.is_terminal and not plain
     with LiveShow(console, board) if live else PlainShow(console) as show:
@@ -73,4 +77,7 @@ async def _played(dialogues: list[Dialogue], source: Path, *, plain: bool) -> in
             held = await play(dialogues, source, board, show)
         except (StackUnavailable, ChildFailed) as error:
             raise CommandFailed(str(error), COULD_NOT) from error
+        except asyncio.CancelledError:
+            show.note("interrupted: everything that was started is stopped")
+            return INTERRUPTED
     return 0 if held else NEGATIVE

@@ -21,7 +21,8 @@ from ops.demo.board import Board, Happening, Kind, Progress
 
 FRAMES_PER_S = 12
 STORY_LINES = 7
-FRAME_LINES = 9
+KEPT_LINES = 4
+FRAME_LINES = 11
 """Lines of the picture that are neither rows of the table nor of the story."""
 
 _COLOURS: Mapping[Kind, str] = {
@@ -91,6 +92,8 @@ class LiveShow:
         self._console = console
         self._board = board
         self._story: deque[Text] = deque(maxlen=STORY_LINES)
+        self._kept: deque[Text] = deque(maxlen=KEPT_LINES)
+        """Kills, moves and failures: too few to scroll away."""
         self._start = time.monotonic()
         self._verdict: RenderableType | None = None
         self._live = Live(console=console, refresh_per_second=FRAMES_PER_S, get_renderable=self._picture)
@@ -105,10 +108,11 @@ class LiveShow:
         self._live.__exit__(kind, error, trace)
 
     def note(self, line: str) -> None:
-        self._tell(Text(line, style="dim"))
+        self._story.append(self._line(Text(line, style="dim")))
 
     def happened(self, happening: Happening) -> None:
-        self._tell(Text(happening.text, style=_COLOURS[happening.kind]))
+        line = self._line(Text(happening.text, style=_COLOURS[happening.kind]))
+        (self._kept if happening.kind in {Kind.MOVE, Kind.FAILURE} else self._story).append(line)
 
     def end(self, lines: list[tuple[bool, str]]) -> None:
         text = "\n".join(
@@ -117,15 +121,17 @@ class LiveShow:
         every = all(holds for holds, _ in lines)
         self._verdict = Panel(text, title="verdict", border_style="green" if every else "red", box=ROUNDED)
 
-    def _tell(self, line: Text) -> None:
-        line.truncate(max(20, self._console.width - 14), overflow="ellipsis")
-        self._story.append(Text(f"{time.monotonic() - self._start:6.2f}  ", style="dim") + line)
+    def _line(self, text: Text) -> Text:
+        text.truncate(max(20, self._console.width - 14), overflow="ellipsis")
+        return Text(f"{time.monotonic() - self._start:6.2f}  ", style="dim") + text
 
     def _picture(self) -> RenderableType:
         parts: list[RenderableType] = [Text("Turnlog: who owns what, from the log", style="bold")]
         if self._board.rows:
             parts.append(self._table())
         parts.append(Panel(Group(*self._story), title="what the log says", box=ROUNDED, border_style="dim"))
+        if self._kept:
+            parts.append(Panel(Group(*self._kept), title="one agent dies", box=ROUNDED, border_style="yellow"))
         if self._verdict is not None:
             parts.append(self._verdict)
         return Group(*parts)
@@ -139,7 +145,7 @@ class LiveShow:
         table.add_column("", width=1)
         table.add_column("said / answer so far", no_wrap=True, ratio=1)
         rows = list(self._board.rows.values())
-        room = max(4, self._console.height - FRAME_LINES - STORY_LINES)
+        room = max(4, self._console.height - FRAME_LINES - STORY_LINES - KEPT_LINES)
         for row in rows[:room]:
             mark, colour = _MARKS[row.progress]
             text = Text(row.answer or row.said, style="default" if row.answer else "dim", overflow="ellipsis")
