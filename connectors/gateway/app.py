@@ -78,8 +78,11 @@ class Process:
         scan = Scan(self._settings, journal, self._codec)
         try:
             await intake.start()
-            gateway = Gateway(self._settings, intake=intake, read_model=read_model, scan=scan, store=store)
-            tail = Tail(self._settings, journal, self._codec, partitions, gateway.hub.apply)
+            tail = Tail(self._settings, journal, self._codec, partitions)
+            gateway = Gateway(
+                self._settings, intake=intake, read_model=read_model, scan=scan, horizon=tail, store=store
+            )
+            tail.apply = gateway.hub.apply
             await gateway.directory.start()
             web = server(gateway)
             parts = [

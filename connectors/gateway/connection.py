@@ -52,6 +52,8 @@ class Connection:
         self._room.set()
         self._close: Close | None = None
         self._finishing = False
+        self.peer_code: int | None = None
+        """The code that the peer closed with."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_close: Callable[[int], None] = lambda _: None
         self.closed = asyncio.Event()
@@ -130,6 +132,7 @@ class Connection:
         while self._session.state is not State.CLOSED:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
+                self.peer_code = message.get("code")
                 return
             raw = message.get("text")
             self.perform(self._session.receive(raw if raw is not None else message["bytes"], wall_ms()))

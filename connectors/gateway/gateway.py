@@ -21,7 +21,7 @@ from connectors.gateway.clock import PauseGuard
 from connectors.gateway.commands import Commands
 from connectors.gateway.connection import Connection
 from connectors.gateway.directory import Directory
-from connectors.gateway.history import History, JournalScan
+from connectors.gateway.history import History, Horizon, JournalScan
 from connectors.gateway.hub import Hub
 from connectors.gateway.membership import Membership
 from connectors.gateway.metrics import GatewayMetrics
@@ -69,7 +69,14 @@ class Gateway:
     """What requests and sockets work with. The ports are given; see `app` for the real ones."""
 
     def __init__(
-        self, settings: Settings, *, intake: Intake, read_model: ReadModel, scan: JournalScan, store: Store
+        self,
+        settings: Settings,
+        *,
+        intake: Intake,
+        read_model: ReadModel,
+        scan: JournalScan,
+        horizon: Horizon,
+        store: Store,
     ) -> None:
         self.settings = settings
         self.metrics = GatewayMetrics()
@@ -83,7 +90,7 @@ class Gateway:
         )
         self.directory.on_document.append(self.membership.set_config)
         self.hub = Hub(self.recent, self.membership, self.metrics)
-        self.history = History(read_model, self.recent, scan, self.partition_of)
+        self.history = History(read_model, self.recent, scan, horizon, partition_of=self.partition_of)
         nonce, numbers = secrets.token_hex(6), count(1)
         self.mint: Callable[[], str] = lambda: f"{nonce}-{next(numbers)}"
         self.commands = Commands(intake, self.hub, self.metrics, self.mint, settings.commit_wait_ms)
@@ -216,6 +223,17 @@ class Gateway:
         if info is None:
             raise ProtocolError("conversation_not_found", "no such conversation")
         return info
+
+    async def check_watermark(self, info: ConversationInfo, seen: int) -> None:
+        """Raise `invalid_watermark` for one above the conversation's head."""
+        if seen > self.history.head(info):
+            page = await self.history.page(info.id, seen, 1)
+            if seen > page.head:
+                raise ProtocolError(
+                    "invalid_watermark",
+                    f"watermark: {seen} is above the conversation's head {page.head}",
+                    details={"watermark": seen, "headSeq": page.head},
+                )
 
     # ---------------------------------------------------------------------------------------------------- helpers
     async def _beat(self) -> None:

@@ -31,6 +31,13 @@ class JournalScan(Protocol):
         """Committed entries from an offset on, those with an lsn below `below_lsn`."""
 
 
+class Horizon(Protocol):
+    """How far the tail is, against Kafka itself."""
+
+    async def catch_up(self, partition: int) -> None:
+        """Return once the tail has applied all that was committed when this was called. Raises `Unavailable`."""
+
+
 class Page(msgspec.Struct, frozen=True):
     """A part of a transcript, ascending without a gap. `head`: the conversation's last seq when it was read."""
 
@@ -53,18 +60,30 @@ class History:
         read_model: ReadModel,
         recent: Recent,
         scan: JournalScan,
-        partition_of: Callable[[str], int],
+        horizon: Horizon,
         *,
+        partition_of: Callable[[str], int],
         lag_wait_s: float = LAG_WAIT_S,
     ) -> None:
         self._read_model = read_model
         self._recent = recent
         self._scan = scan
+        self._horizon = horizon
         self._partition_of = partition_of
         self._lag_wait_s = lag_wait_s
 
     async def conversation(self, conversation_id: str) -> ConversationInfo | None:
-        """The conversation as of the tail's newest entry; None: there is none. Raises `Unavailable`."""
+        """The conversation as of the tail's newest entry; None: there is none. Raises `Unavailable`.
+
+        That there is none is certain: another gateway may have seen it opened before this one's tail did.
+        """
+        info = await self._conversation(conversation_id)
+        if info is None:
+            await self._horizon.catch_up(self._partition_of(conversation_id))
+            info = await self._conversation(conversation_id)
+        return info
+
+    async def _conversation(self, conversation_id: str) -> ConversationInfo | None:
         whole = self._recent.info(conversation_id, None)
         if whole is not None:
             return whole
@@ -79,7 +98,17 @@ class History:
         return self._recent.info(conversation_id, info)
 
     async def page(self, conversation_id: str, after: int, limit: int) -> Page:
-        """At most `limit` numbered entries after `after`. Raises `Unavailable`."""
+        """At most `limit` numbered entries after `after`. Raises `Unavailable`.
+
+        A head below `after` is certain, as in `conversation`.
+        """
+        page = await self._page(conversation_id, after, limit)
+        if page.head < after:
+            await self._horizon.catch_up(self._partition_of(conversation_id))
+            page = await self._page(conversation_id, after, limit)
+        return page
+
+    async def _page(self, conversation_id: str, after: int, limit: int) -> Page:
         kept = [entry for entry in self._recent.entries(conversation_id) if entry.event.seq]
         if kept and kept[0].event.seq <= after + 1:
             return Page(self._following(conversation_id, [], kept, after, limit), kept[-1].event.seq)
@@ -100,10 +129,10 @@ class History:
             head = info.head_seq if info is not None else 0
         return Page(self._following(conversation_id, stored, [*between, *kept], after, limit), head)
 
-    def head(self, conversation_id: str) -> int:
-        """Highest seq of the conversation that is in memory; 0: none is."""
-        entries = self._recent.entries(conversation_id)
-        return entries[-1].event.seq if entries else 0
+    def head(self, info: ConversationInfo) -> int:
+        """The conversation's highest seq now."""
+        entries = self._recent.entries(info.id)
+        return max(info.head_seq, entries[-1].event.seq if entries else 0)
 
     async def open_interrupts(self, conversation_id: str) -> list[dict[str, Any]]:
         """`welcome.data.pending`: the questions that wait for an answer. Raises `Unavailable`."""

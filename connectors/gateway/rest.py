@@ -85,9 +85,7 @@ async def get_conversation(gateway: Gateway, request: Request) -> Response:
     """A fresh token for a conversation."""
     claims = await claims_of(gateway, http.bearer(request))
     info = await gateway.conversation_for(claims, conversation_id(request))
-    seen = http.watermark(request)
-    if seen > info.head_seq:
-        raise _above_head(seen, info.head_seq)
+    await gateway.check_watermark(info, http.watermark(request))
     return json_response(_bound(gateway, request, claims, info.id))
 
 
@@ -187,9 +185,8 @@ async def list_activities(gateway: Gateway, request: Request) -> Response:
     info = await gateway.conversation_for(claims, conversation_id(request))
     seen = http.watermark(request)
     limit = http.number(request, "limit", PAGE_DEFAULT, low=1, high=PAGE_MAX)
+    await gateway.check_watermark(info, seen)
     page = await gateway.history.page(info.id, seen, limit)
-    if seen > page.head:
-        raise _above_head(seen, page.head)
     activities = [activity(stored.entry, superseded=stored.superseded) for stored in page.stored]
     last = page.stored[-1].entry.event.seq if page.stored else seen
     return json_response(
@@ -198,12 +195,4 @@ async def list_activities(gateway: Gateway, request: Request) -> Response:
             "watermark": last,
             "has_more": last < page.head,
         }
-    )
-
-
-def _above_head(seen: int, head: int) -> ProtocolError:
-    return ProtocolError(
-        "invalid_watermark",
-        f"watermark: {seen} is above the conversation's head {head}",
-        details={"watermark": seen, "headSeq": head},
     )

@@ -28,7 +28,7 @@ from connectors.gateway.protocol.actions import (
     SubmitTurn,
 )
 from connectors.gateway.protocol.agent import AgentSession
-from connectors.gateway.protocol.errors import ProtocolError
+from connectors.gateway.protocol.errors import CLOSE_NORMAL, ProtocolError
 from connectors.gateway.protocol.parse import decode_object
 from connectors.gateway.protocol.session import SUBPROTOCOL, Claims, Scope, Verify
 from connectors.gateway.protocol.user import UserSession
@@ -80,7 +80,7 @@ class UserConnection(Connection):
         try:
             if conversation_id is None:
                 conversation_id = await gateway.commands.open_conversation(claims)
-            await gateway.conversation_for(claims, conversation_id)
+            info = await gateway.conversation_for(claims, conversation_id)
             pending = await gateway.history.open_interrupts(conversation_id)
         except ProtocolError as error:
             self.perform(self.session.fail(error))
@@ -90,8 +90,7 @@ class UserConnection(Connection):
             return
         # Watched first, looked at after: what is committed in between is in one of the two.
         gateway.hub.watch(conversation_id, self)
-        head = gateway.history.head(conversation_id)
-        self.perform(self.session.opened(conversation_id, head, pending, wall_ms()))
+        self.perform(self.session.opened(conversation_id, gateway.history.head(info), pending, wall_ms()))
 
     async def _load(self, after: int) -> None:
         await self._until_drained()
@@ -140,7 +139,8 @@ class AgentConnection(Connection):
         self._agent_session = session
         self._gateway = gateway
         self._member: Member | None = None
-        self.leave_reason = "closed"
+        self.leave_reason: str | None = None
+        """Why this side ended it, where it matters to others."""
 
     @property
     def session(self) -> AgentSession:
@@ -262,8 +262,9 @@ class AgentConnection(Connection):
         for ref in self.session.pending_refs:
             self._gateway.hub.forget(ref)
         if self._member is not None:
-            log.info("an agent left", member=self._member.id, reason=self.leave_reason)
-            await self._gateway.membership.leave(self._member.id, self.leave_reason)
+            reason = "left" if self.peer_code == CLOSE_NORMAL and not self.leave_reason else self.leave_reason
+            log.info("an agent left", member=self._member.id, reason=reason or "closed")
+            await self._gateway.membership.leave(self._member.id, reason or "closed")
 
 
 def _pairs(stored: Sequence[Stored]) -> list[tuple[Entry, bool]]:

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from connectors.gateway import http
 from connectors.gateway.http import claims_of, conversation_id
-from connectors.gateway.ports import Stored, Unavailable
+from connectors.gateway.ports import ConversationInfo, Stored, Unavailable
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.render import encode, numbered, transient
@@ -51,9 +51,8 @@ async def stream(gateway: Gateway, request: Request) -> Response:
     claims = await claims_of(gateway, token)
     info = await gateway.conversation_for(claims, conversation_id(request))
     after = _resume_after(request)
-    if after > info.head_seq:
-        raise ProtocolError("invalid_watermark", f"Last-Event-ID: {after} is above the conversation's head")
-    events = EventStream(gateway, info.id, after)
+    await gateway.check_watermark(info, after)
+    events = EventStream(gateway, info, after)
     return EventSourceResponse(events.events(), ping=PING_S, send_timeout=SEND_TIMEOUT_S)
 
 
@@ -69,10 +68,10 @@ def _resume_after(request: Request) -> int:
 class EventStream:
     """One reader: history from where it was, then live, merged as for a socket."""
 
-    def __init__(self, gateway: Gateway, conversation: str, after: int) -> None:
+    def __init__(self, gateway: Gateway, info: ConversationInfo, after: int) -> None:
         self._gateway = gateway
-        self._conversation = conversation
-        self._viewer = Viewer(after, gateway.history.head(conversation))
+        self._conversation = info.id
+        self._viewer = Viewer(after, gateway.history.head(info))
         self._frames: deque[bytes] = deque()
         self._news = asyncio.Event()
         self._ended = False

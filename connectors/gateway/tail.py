@@ -29,6 +29,8 @@ POLL_MS = 200
 RETRY_S = 0.5
 RETRY_MAX_S = 5.0
 SCAN_IDLE_S = 5.0
+CATCH_UP_S = 2.0
+CATCH_UP_POLL_S = 0.005
 
 Apply = Callable[[int, Sequence[Entry]], None]
 
@@ -56,14 +58,15 @@ def consumer(settings: Settings) -> AIOKafkaConsumer:
 class Tail:
     """Follows all partitions. `apply` gets each partition's entries in order, each once."""
 
-    def __init__(self, settings: Settings, topic: str, codec: Codec, partitions: int, apply: Apply) -> None:
+    def __init__(self, settings: Settings, topic: str, codec: Codec, partitions: int) -> None:
         self._settings = settings
         self._codec = codec
         self._partitions = [TopicPartition(topic, number) for number in range(partitions)]
-        self._apply = apply
+        self.apply: Apply = lambda _partition, _entries: None
         self._positions: dict[TopicPartition, int] = {}
         self._lsns: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] | None = None
+        self._reader: AIOKafkaConsumer | None = None
         self.caught_up = asyncio.Event()
 
     async def run(self) -> None:
@@ -75,15 +78,30 @@ class Tail:
                 await reader.start()
                 reader.assign(self._partitions)
                 await self._seek(reader)
+                self._reader = reader
                 delay = RETRY_S
                 while True:
                     await self._poll(reader)
             except (KafkaError, TimeoutError, OSError) as error:
                 log.warning("the journal cannot be read; trying again", error=repr(error), in_s=delay)
             finally:
+                self._reader = None
                 await reader.stop()
             await asyncio.sleep(delay)
             delay = min(delay * 2, RETRY_MAX_S)
+
+    async def catch_up(self, partition: int) -> None:
+        """See `history.Horizon`."""
+        reader, wanted = self._reader, self._partitions[partition]
+        if reader is None:
+            raise Unavailable("the journal cannot be read now")
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                end = (await reader.end_offsets([wanted]))[wanted]
+                while await reader.position(wanted) < end:  # noqa: ASYNC110 -- the consumer tells of no progress
+                    await asyncio.sleep(CATCH_UP_POLL_S)
+        except (KafkaError, TimeoutError, OSError) as error:
+            raise Unavailable(f"the journal cannot be read to its end now: {type(error).__name__}") from error
 
     async def _seek(self, reader: AIOKafkaConsumer) -> None:
         if not self._positions:
@@ -99,7 +117,7 @@ class Tail:
         for partition, records in batches.items():
             entries = [self._entry(partition, record) for record in records]
             self._positions[partition] = records[-1].offset + 1
-            self._apply(partition.partition, entries)
+            self.apply(partition.partition, entries)
         if self._ends is not None:
             await self._look_caught_up(reader)
 

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import msgspec
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
 
 from connectors.gateway.gateway import Gateway
 from connectors.gateway.ports import (
@@ -60,6 +63,7 @@ DOCUMENT = {
     ],
     "routes": [{"from": "web", "to": ["agents"]}],
 }
+SUBPROTOCOL = Subprotocol("converger.v1")
 BEGAN_MS = 1_750_000_000_000
 
 
@@ -107,12 +111,15 @@ class World:
         journal.offsets[topic] = offset + 1
         loop = asyncio.get_running_loop()
         written: asyncio.Future[Written] = loop.create_future()
-        loop.call_soon(lambda: written.done() or written.set_result(Written(number, offset)))
+        loop.call_soon(_set, written, Written(number, offset))
         loop.call_soon(self._take, number, command)
         return written
 
     async def flush(self) -> None:
         await asyncio.sleep(0)
+
+    async def catch_up(self, partition: int) -> None:
+        """Its readers are told at once: there is nothing to catch up with."""
 
     async def read(self, partition: int, from_offset: int, below_lsn: int) -> AsyncIterator[Entry]:
         for entry in self.journals[partition].entries[from_offset:]:
@@ -165,8 +172,6 @@ class World:
                 self._decide(partition, command)
 
     def _decide(self, partition: int, command: Command) -> None:
-        import msgspec
-
         journal = self.journals[partition]
         if not journal.running:
             journal.waiting.append(command)
@@ -270,7 +275,8 @@ class MemoryReadModel:
         return [MemberInfo(m.member, m.group, m.channel, m.gateway, m.since, 1) for m in present.values()]
 
     async def leases(self) -> Sequence[LeaseInfo]:
-        return [LeaseInfo(number, "wk-test", 1, live=True, expires_in_ms=9) for number in range(self._world.partitions)]
+        numbers = range(self._world.partitions)
+        return [LeaseInfo(number, "wk-test", 1, live=True, expires_in_ms=9) for number in numbers]
 
 
 class MemoryStore:
@@ -346,7 +352,7 @@ class Served:
     @asynccontextmanager
     async def socket(self, token: str, hello: dict[str, Any] | None = None) -> AsyncIterator[Peer]:
         headers = {"authorization": f"Bearer {token}"}
-        async with connect(self.ws_url, subprotocols=["converger.v1"], additional_headers=headers) as raw:  # type: ignore[list-item]
+        async with connect(self.ws_url, subprotocols=[SUBPROTOCOL], additional_headers=headers) as raw:
             peer = Peer(raw)
             if hello is not None:
                 await peer.send({"type": "hello", "protocol": "converger/1", **hello})
@@ -396,15 +402,29 @@ class Peer:
                 return inner
             assert inner["type"] != "error", inner
 
+    async def ended(self) -> tuple[int | None, str, list[dict[str, Any]]]:
+        """Read until the connection ends: the close's code and reason, and the frames before it."""
+        frames: list[dict[str, Any]] = []
+        try:
+            while True:
+                frames.append(await self.frame())
+        except ConnectionClosed:
+            return self.raw.close_code, self.raw.close_reason or "", frames
+
     async def settled(self) -> list[dict[str, Any]]:
         """All frames up to the answer to a ping: what the gateway wrote so far."""
         await self.send({"type": "ping", "nonce": "settled"})
-        frames = []
+        frames: list[dict[str, Any]] = []
         while True:
             frame = await self.frame()
             if frame.get("type") == "heartbeat" and frame.get("nonce") == "settled":
                 return frames
             frames.append(frame.get("frame", frame))
+
+
+def _set(future: asyncio.Future[Written], written: Written) -> None:
+    if not future.done():
+        future.set_result(written)
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -415,7 +435,9 @@ def bearer(token: str) -> dict[str, str]:
 async def serve(world: World, settings: Settings | None = None, *, ready: bool = True) -> AsyncIterator[Served]:
     """A gateway in the world, on a port of its own."""
     store, read_model = MemoryStore(), MemoryReadModel(world)
-    gateway = Gateway(settings or settings_for(), intake=world, read_model=read_model, scan=world, store=store)
+    gateway = Gateway(
+        settings or settings_for(), intake=world, read_model=read_model, scan=world, horizon=world, store=store
+    )
     await gateway.directory.start()
     for number, journal in enumerate(world.journals):
         gateway.hub.apply(number, journal.entries)

@@ -10,6 +10,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from connectors.gateway.ports import Unavailable
+from connectors.gateway.protocol.parse import UserMessage
 from streams.core.commands import CommitFrame, Leave
 from streams.core.events import FrameCommitted
 from streams.runtime.signals import Goodbye
@@ -17,10 +18,8 @@ from tests.support.gateway_world import Peer, Served, World, serve, settings_for
 
 
 async def closed(peer: Peer) -> tuple[int | None, dict[str, Any]]:
-    with pytest.raises(ConnectionClosed):
-        while True:
-            await peer.frame()
-    return peer.raw.close_code, json.loads(peer.raw.close_reason or "{}")
+    code, reason, _ = await peer.ended()
+    return code, json.loads(reason or "{}")
 
 
 async def answer(agent: Peer, conversation: str, turn: dict[str, Any], text: str = "hi") -> dict[str, Any]:
@@ -35,12 +34,10 @@ async def answer(agent: Peer, conversation: str, turn: dict[str, Any], text: str
 
 async def test_each_turn_goes_to_one_member_of_the_group(world: World, served: Served) -> None:
     async with served.agent() as one, served.agent() as two:
-        seen = []
         for number in range(12):
             conversation, token = await served.conversation(f"user-{number}")
             await served.say(conversation, token, "hello")
-        for agent in (one, two):
-            seen.append([f["id"] for f in await agent.settled() if f["type"] == "text"])
+        seen = [[f["id"] for f in await agent.settled() if f["type"] == "text"] for agent in (one, two)]
     assert len(seen[0]) + len(seen[1]) == 12
     assert seen[0]
     assert seen[1]
@@ -96,24 +93,25 @@ async def test_an_answered_turn_does_not_move(served: Served) -> None:
 
 async def test_a_turn_below_one_that_was_given_is_given_without_seq(served: Served) -> None:
     """A process drops what is not above everything it got; without `seq` it never does."""
-    conversation, token = await served.conversation()
+    conversations = [await served.conversation(f"user-{number}") for number in range(20)]
     async with served.agent() as first:
-        await served.say(conversation, token, "one")
-        await first.until("text")
+        for conversation, token in conversations:
+            await served.say(conversation, token, "one")
         async with served.agent() as second:
-            later = 1
-            while True:  # the owner of later turns is whoever wins the conversation
-                later += 1
-                await served.say(conversation, token, f"turn {later}")
-                owner = [f for f in await second.settled() if f["type"] == "text"]
-                if owner or later == 3:
-                    break
-            if not owner:
-                pytest.skip("the second member does not win this conversation")
+            for conversation, token in conversations:
+                await served.say(conversation, token, "two")
+            won = {f["run"].split("/")[0] for f in await second.settled() if f["type"] == "text"}
+            assert won
             await first.raw.close()
-            moved = [await second.until("text") for _ in range(1)]
-            assert moved[0]["turnSeq"] == 1
-            assert "seq" not in moved[0]
+            moved: dict[str, list[dict[str, Any]]] = {conversation: [] for conversation, _ in conversations}
+            while sum(len(turns) for turns in moved.values()) < 2 * len(conversations) - len(won):
+                turn = await second.until("text")
+                moved[turn["run"].split("/")[0]].append(turn)
+            for conversation, turns in moved.items():
+                if conversation in won:
+                    assert [(turn["turnSeq"], "seq" in turn) for turn in turns] == [(1, False)]
+                else:
+                    assert [turn["seq"] for turn in turns] == [1, 2]
 
 
 async def test_a_process_that_reconnects_keeps_its_turn_in_silence(world: World, served: Served) -> None:
@@ -217,7 +215,7 @@ async def test_a_leave_says_where_the_members_last_frame_lies(world: World, serv
         for number in range(3):
             await agent.say(conversation, {"type": "text", "clientId": f"p.{number}", "data": {"text": "x"}})
             await agent.until("ack")
-    ends = {}
+    ends: dict[int, int] = {}
     while len(ends) < world.partitions:
         leaves = [c for c in world.commands if isinstance(c, Leave)]
         ends = {number: leave.frames_end for number, leave in enumerate(leaves)}
@@ -351,7 +349,7 @@ async def test_typing_is_shown_only_of_who_holds_a_run(served: Served) -> None:
 
 async def test_rich_frames_are_numbered_and_shown_as_they_came(world: World, served: Served) -> None:
     conversation, token = await served.conversation()
-    frames = [
+    frames: list[dict[str, Any]] = [
         {"type": "tool_call", "data": {"id": "t", "name": "n", "status": "running"}},
         {"type": "genui", "streamId": "s", "done": False, "chunk": {"type": "text", "content": "a", "id": 1}},
         {"type": "genui", "streamId": "s", "done": True, "chunk": {"type": "event", "name": "stream_done"}},
@@ -435,19 +433,13 @@ async def test_after_a_pause_agents_are_closed_before_anything_is_written_to_the
                 conversation, served.gateway.tokens.verify(token), "ann", _text("while it was away")
             )
         )
-        frames = []
-        with pytest.raises(ConnectionClosed):
-            while True:
-                frames.append(await agent.frame())
-        assert frames == []
-        assert agent.raw.close_code == 1012
+        code, _, frames = await agent.ended()
+        assert (code, frames) == (1012, [])
     async with served.agent() as again:
         assert (await again.until("text"))["data"]["text"] == "while it was away"
 
 
 def _text(text: str) -> Any:
-    from connectors.gateway.protocol.parse import UserMessage
-
     return UserMessage(type="text", text=text)
 
 
@@ -460,11 +452,9 @@ async def test_a_slow_consumer_is_closed_and_delays_nobody_else(served: Served) 
         for _ in range(1_200):
             viewers[0].relay(b'{"type":"typing","isTyping":true}')
         closed_first = slow if viewers[0].session.connection_id else other  # type: ignore[attr-defined]
-        with pytest.raises(ConnectionClosed):
-            while True:
-                await closed_first.frame()
-        assert closed_first.raw.close_code == 4503
-        assert json.loads(closed_first.raw.close_reason or "")["retryAfterMs"] > 0
+        code, reason = await closed(closed_first)
+        assert code == 4503
+        assert reason["retryAfterMs"] > 0
         await (other if closed_first is slow else slow).settled()
 
 

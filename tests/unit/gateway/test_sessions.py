@@ -1,0 +1,198 @@
+"""The sessions without IO: time, heartbeats, idle and expired connections, order of fetched turns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import pytest
+
+from connectors.gateway.protocol import limits
+from connectors.gateway.protocol.actions import Action, Close, FetchTurn, Load, OpenMember, Write
+from connectors.gateway.protocol.agent import REMEMBERED_MAX, AgentSession
+from connectors.gateway.protocol.errors import ProtocolError
+from connectors.gateway.protocol.session import TRANSITIONS, Claims, Scope, State
+from connectors.gateway.protocol.user import UserSession
+from streams.core.events import Assignment, Entry, RunStatus, Turn, TurnCommitted
+
+NOW = 1_750_000_000_000
+FAR = NOW + 3_600_000
+
+
+def claims(scope: Scope) -> Claims:
+    return Claims(channel="c", scope=scope, user="ann", conversation_id=None, named=True, expires_at=FAR)
+
+
+def user(expires_at: int = FAR) -> UserSession:
+    numbers = count(1)
+    given = Claims(channel="c", scope=Scope.CONVERSATION, user="ann", named=True, expires_at=expires_at)
+    session = UserSession(
+        token="t", scope_of=lambda _: given, connection_id="conn-1", mint=lambda: f"r{next(numbers)}", now=NOW
+    )
+    session.receive('{"type":"hello"}', NOW)
+    actions = session.opened("conv", 0, [], NOW)
+    assert any(isinstance(action, Load) for action in actions)
+    session.loaded(0, [], 0, NOW)
+    return session
+
+
+def agent(watermarks: dict[str, int] | None = None) -> AgentSession:
+    numbers = count(1)
+    session = AgentSession(
+        partition_of=lambda _: 0,
+        new_id=lambda: "id",
+        token="t",
+        scope_of=lambda _: claims(Scope.CHANNEL),
+        connection_id="gw-1.1",
+        mint=lambda: f"r{next(numbers)}",
+        now=NOW,
+    )
+    (hello,) = session.receive(json.dumps({"type": "hello", "watermarks": watermarks or {}}), NOW)
+    assert isinstance(hello, OpenMember)
+    session.opened(NOW)
+    session.joined(0, NOW)
+    return session
+
+
+def turn(seq: int, conversation: str = "conv") -> Entry:
+    event = TurnCommitted(
+        conversation_id=conversation,
+        seq=seq,
+        turn=Turn(id=f"t{seq}", sender="ann", channel="web", type="text", text=f"m{seq}"),
+        assigned=(Assignment("g", "gw-1.1", f"{conversation}/{seq}/g"),),
+    )
+    return Entry(seq, 1, NOW, 1, event)
+
+
+def written(actions: Sequence[Action]) -> list[dict[str, Any]]:
+    frames = [json.loads(action.frame) for action in actions if isinstance(action, Write)]
+    return [frame.get("frame", frame) for frame in frames]
+
+
+def seqs(actions: Sequence[Action]) -> list[int | None]:
+    return [frame.get("seq") for frame in written(actions)]
+
+
+def closes(actions: Sequence[Action]) -> list[int]:
+    return [action.code for action in actions if isinstance(action, Close)]
+
+
+def test_silence_outwards_is_broken_by_a_heartbeat_with_the_head() -> None:
+    session = user()
+    assert session.tick(NOW + limits.HEARTBEAT_MS - 1) == []
+    session.receive('{"type":"read","watermark":1}', NOW + limits.HEARTBEAT_MS - 1)
+    (beat,) = written(session.tick(NOW + limits.HEARTBEAT_MS))
+    assert beat == {"type": "heartbeat", "timestamp": NOW + limits.HEARTBEAT_MS, "headSeq": 0}
+
+
+def test_a_ping_is_answered_with_its_nonce() -> None:
+    (beat,) = written(user().receive('{"type":"ping","nonce":"p-1"}', NOW + 5))
+    assert beat == {"type": "heartbeat", "timestamp": NOW + 5, "nonce": "p-1", "headSeq": 0}
+
+
+def test_an_idle_connection_is_closed_with_4408() -> None:
+    session = user()
+    assert closes(session.tick(NOW + limits.IDLE_MS - 1)) == []
+    session.receive('{"type":"ping"}', NOW + limits.IDLE_MS - 1)
+    assert closes(session.tick(NOW + limits.IDLE_MS)) == []
+    assert closes(session.tick(NOW + 2 * limits.IDLE_MS)) == [4408]
+    assert session.tick(NOW + 3 * limits.IDLE_MS) == []
+
+
+def test_an_expired_token_is_told_and_closed_with_4401() -> None:
+    actions = user(expires_at=NOW + 10_000).tick(NOW + 10_000)
+    assert [frame["data"]["code"] for frame in written(actions)] == ["token_expired"]
+    assert closes(actions) == [4401]
+
+
+def test_a_connection_that_says_no_hello_is_closed() -> None:
+    session = UserSession(
+        token="t", scope_of=lambda _: claims(Scope.CONVERSATION), connection_id="c", mint=lambda: "r", now=NOW
+    )
+    assert session.tick(NOW + limits.HELLO_MS - 1) == []
+    assert closes(session.tick(NOW + limits.HELLO_MS)) == [4400]
+
+
+def test_nothing_is_written_after_the_close() -> None:
+    session = user()
+    assert closes(session.end(1012, "x")) == [1012]
+    assert session.receive('{"type":"ping"}', NOW) == []
+    assert session.entries([turn(1)], NOW) == []
+    assert session.end(1000) == []
+
+
+def test_a_session_never_leaves_closed() -> None:
+    assert TRANSITIONS[State.CLOSED] == frozenset()
+
+
+def test_a_refusal_before_the_welcome_that_passes_sends_the_client_away_for_a_while() -> None:
+    def verify(_: str) -> Claims:
+        raise ProtocolError("unavailable", "starting", retry_after_ms=700)
+
+    session = UserSession(token="t", scope_of=verify, connection_id="c", mint=lambda: "r", now=NOW)
+    actions = session.receive('{"type":"hello"}', NOW)
+    (close,) = [action for action in actions if isinstance(action, Close)]
+    assert (close.code, json.loads(close.reason)) == (1012, {"reason": "unavailable", "retryAfterMs": 700})
+
+
+@pytest.mark.parametrize("watermark", ["7", 7])
+def test_a_watermark_may_be_a_number_in_text(watermark: Any) -> None:
+    session = UserSession(
+        token="t", scope_of=lambda _: claims(Scope.CONVERSATION), connection_id="c", mint=lambda: "r", now=NOW
+    )
+    session.receive(json.dumps({"type": "hello", "watermark": watermark}), NOW)
+    assert [a.after for a in session.opened("conv", 9, [], NOW) if isinstance(a, Load)] == [7]
+
+
+def test_turns_are_given_ascending_with_their_seq() -> None:
+    session = agent()
+    given = [action for seq in (1, 3, 4) for action in session.run_given(f"conv/{seq}/g", 1, turn(seq), NOW)]
+    assert seqs(given) == [1, 3, 4]
+
+
+def test_a_turn_not_above_what_the_process_has_is_given_without_seq() -> None:
+    session = agent({"conv": 5})
+    session.run_taken_over("conv/3/g", 2, "conv", 3, adopted=False, now=NOW)
+    (frame,) = written(session.fetched("conv", 3, turn(3), NOW))
+    assert (frame.get("seq"), frame["turnSeq"], frame["runEpoch"]) == (None, 3, 2)
+
+
+def test_a_turn_that_is_being_fetched_is_not_overtaken() -> None:
+    session = agent()
+    (fetch,) = session.run_taken_over("conv/1/g", 2, "conv", 1, adopted=False, now=NOW)
+    assert fetch == FetchTurn("conv", 1)
+    assert session.run_given("conv/2/g", 1, turn(2), NOW) == []
+    session.run_taken_over("conv/3/g", 2, "conv", 3, adopted=False, now=NOW)
+    assert seqs(session.run_given("other/1/g", 1, turn(1, "other"), NOW)) == [1]
+    assert session.fetched("conv", 3, turn(3), NOW) == []
+    assert seqs(session.fetched("conv", 1, turn(1), NOW)) == [1, 2, 3]
+
+
+def test_a_run_that_ended_while_its_turn_was_fetched_is_not_given() -> None:
+    session = agent()
+    session.run_taken_over("conv/1/g", 2, "conv", 1, adopted=False, now=NOW)
+    session.run_given("conv/2/g", 1, turn(2), NOW)
+    session.run_ended("conv/1/g", RunStatus.ANSWERED, NOW)
+    assert seqs(session.fetched("conv", 1, turn(1), NOW)) == [2]
+
+
+def test_a_lost_run_is_aborted_unless_another_runs_there() -> None:
+    session = agent()
+    session.run_given("conv/1/g", 1, turn(1), NOW)
+    session.run_given("conv/2/g", 1, turn(2), NOW)
+    assert written(session.run_lost("conv/1/g", NOW)) == []
+    assert written(session.run_lost("conv/2/g", NOW)) == [{"type": "abort"}]
+    assert session.runs_open == 0
+
+
+def test_what_was_forgotten_is_given_without_seq_when_it_comes_late() -> None:
+    session = agent()
+    for number in range(REMEMBERED_MAX + 1):
+        session.run_given(f"c{number}/9/g", 1, turn(9, f"c{number}"), NOW)
+        session.run_ended(f"c{number}/9/g", RunStatus.ANSWERED, NOW)
+    session.run_taken_over("c0/3/g", 2, "c0", 3, adopted=False, now=NOW)
+    (frame,) = written(session.fetched("c0", 3, turn(3, "c0"), NOW))
+    assert "seq" not in frame
+    assert seqs(session.run_given("c0/11/g", 1, turn(11, "c0"), NOW)) == [11]
