@@ -203,6 +203,9 @@ _OF_CONVERSATION: Final[dict[type[Event], Callable[[Partition, Conversation, Ent
     ConversationReopened: evolve_reopened,
 }
 
+_NUMBERED: Final = frozenset({TurnCommitted, ConversationClosed, ConversationReopened})
+"""Always numbered; a frame is or is not, by its type, and no other event ever is."""
+
 
 def evolve(state: Partition, entry: Entry) -> None:
     """Apply one entry in place. `ImpossibleEvent`: it cannot follow this state."""
@@ -219,8 +222,13 @@ def evolve(state: Partition, entry: Entry) -> None:
         conversation = state.conversations.get(event.conversation_id)  # type: ignore[arg-type]
         if conversation is None:
             raise ImpossibleEvent(f"lsn {entry.lsn}: conversation {event.conversation_id} is not loaded, or never was")
-        if event.seq:
+        if kind is FrameCommitted:
+            if event.seq:
+                _number(conversation, event)
+        elif kind in _NUMBERED:
             _number(conversation, event)
+        elif event.seq:
+            raise ImpossibleEvent(f"lsn {entry.lsn}: {kind.__name__} takes no seq, not {event.seq}")
         of_conversation(state, conversation, entry, event)
         _touch(state, conversation, entry)
     elif kind is ConversationOpened:

@@ -377,6 +377,8 @@ def _fenced(state: Partition, command: CommitFrame, run: Run | None, detail: str
 
 def evolve_frame(state: Partition, conversation: Conversation, entry: Entry, event: FrameCommitted) -> None:
     """Its key, and what it did to its run."""
+    if (event.frame.type in UNNUMBERED or event.frame.type in _CONTROL) != (event.seq == 0):
+        raise ImpossibleEvent(f"a frame of type {event.frame.type} cannot have seq {event.seq}")
     if event.key is not None:
         keys.take(conversation, event.key, event.seq, event.frame.id, at=entry.at, timestamp=entry.timestamp)
     if event.run_id is None:

@@ -1,0 +1,246 @@
+"""Sequences of commands, plausible and adversarial, over so few names that everything collides with everything.
+
+The same generator serves Hypothesis (which shrinks what it picks) and a seeded `random.Random` (long journals).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from random import Random
+from typing import Any, Protocol, TypeVar
+
+from hypothesis import strategies as st
+
+from streams.core.commands import (
+    ApplyConfig,
+    ApplyList,
+    CloseConversation,
+    Command,
+    CommitBatch,
+    CommitFrame,
+    CommitTurn,
+    GatewayBehind,
+    GatewayExpired,
+    Join,
+    Leave,
+    ListedMember,
+    OpenConversation,
+    OpenWriter,
+    Reject,
+    ReopenConversation,
+    TimePassed,
+)
+from streams.core.events import Frame, Turn
+from streams.core.ids import message_id, turn_key
+from tests.support.partition_world import document
+
+T = TypeVar("T")
+
+GROUPS = ("agents/s", "agents/s", "agents/s", "agents", "auditors/x")
+FRAME_TYPES = (
+    "text", "text", "text", "genui", "genui", "tool_call", "interrupt", "interrupt_resolved", "read", "run", "run",
+    "error", "typing", "hologram",
+)  # fmt: skip
+STATUSES = ("started", "started", "finished", "error", "aborted", "interrupted", "unheard-of")
+PAUSES = (0, 0, 0, 0, 1, 400, 1000, 2000, 6000, 301_000)
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {}, {"on_owner_loss": "fail"}, {"group_settle_ms": 0}, {"watchdog_ms": 3000}, {"adopt_ms": 1000}
+)  # fmt: skip
+
+
+class Picker(Protocol):
+    """What makes the choices."""
+
+    def __call__(self, options: Sequence[T], /) -> T: ...
+
+
+class Sequencer:
+    """Makes one command after another; keeps what a gateway would (its counter, its members)."""
+
+    def __init__(self, pick: Picker) -> None:
+        self._pick = pick
+        self._at = 1_000_000
+        self._ids = count(1)
+        self._conversations = ["c0", "c1", "c2"]
+        self._gateways = ["g0", "g1"]
+        self._ended = ["g9"]
+        self._n: dict[str, int] = {}
+        self._members: dict[str, tuple[str, str]] = {}
+        self._gone = ["ghost"]
+        self._turns = ["00000000-0000-4000-8000-00000000dead"]
+        self._version = 1
+        self._positions = [0, 0, 0]
+        self._makers: tuple[Callable[[], Command], ...] = (
+            self._turn, self._turn, self._turn, self._turn, self._frame, self._frame, self._frame, self._frame,
+            self._frame, self._frame, self._join, self._join, self._leave, self._list, self._behind, self._expire,
+            self._config, self._time, self._time, self._open, self._close, self._reopen, self._batch, self._reject,
+        )  # fmt: skip
+
+    def commands(self, length: int) -> list[Command]:
+        """A writer, a document and open conversations first, then `length` of anything."""
+        begin: list[Command] = [OpenWriter(**self._stamp(), writer_epoch=1, worker="wk-1"), self._config(first=True)]
+        begin += [
+            OpenConversation(**self._stamp(), conversation_id=id_, channel="web") for id_ in self._conversations[:2]
+        ]
+        begin += [self._join(right=True), self._join(right=True)]
+        return begin + [self._next() for _ in range(length)]
+
+    def _next(self) -> Command:
+        self._at += self._pick(PAUSES)
+        return self._pick(self._makers)()
+
+    def _stamp(self) -> dict[str, Any]:
+        return {"at": self._at, "timestamp": 1_700_000_000_000 + self._at, "ref": f"r{next(self._ids)}"}
+
+    def _member(self) -> str:
+        return self._pick([*self._members, *self._members, *self._gone[-2:]])
+
+    def _turn(self) -> Command:
+        conversation = self._pick(self._conversations)
+        key = self._pick((None, None, "k1", "k2", "k3", f"k{next(self._ids)}"))
+        id_ = f"00000000-0000-4000-8000-{next(self._ids):012d}"
+        if key is not None:
+            id_ = message_id(conversation, turn_key("ann", key))
+        self._turns.append(id_)
+        text = self._pick(("hi", "hi", "ö", "a\0b", "x" * 70_000))
+        turn = Turn(
+            id=id_, sender="ann", channel="web", type="text", key=key, text=text, reply_to=self._pick((None, "ask-2"))
+        )
+        return CommitTurn(**self._stamp(), conversation_id=conversation, turn=turn)
+
+    def _frame(self) -> Command:
+        member, conversation = self._member(), self._pick(self._conversations)
+        group = self._members[member][1] if member in self._members else "agents/s"
+        kind = self._pick(FRAME_TYPES)
+        client_id = self._pick((None, "m1", "m2", f"p.{self._turns[-1]}.m1", f"p.{self._pick(self._turns)}.m2"))
+        frame = Frame(
+            id=self._pick(("ask-1", "ask-2")) if kind.startswith("interrupt") else f"f{next(self._ids)}",
+            type=kind,
+            client_id=client_id if kind not in {"read", "run"} else None,
+            stream_id=self._pick(("s1", "s2")) if kind == "genui" else None,
+            done=kind == "genui" and self._pick((False, False, True)),
+            status=self._pick(STATUSES) if kind == "run" else None,
+            watermark=self._pick((1, 2, 3, 9)) if kind == "read" else 0,
+        )
+        named = self._pick((None, None, None, *(f"{conversation}/{seq}/{group}" for seq in (1, 2, 3))))
+        return CommitFrame(
+            **self._stamp(), conversation_id=conversation, frame=frame, sender="bot", channel=group.partition("/")[0],
+            group=group, member=member, gateway="g0", run_id=named, run_epoch=self._pick((None, None, 1, 2)),
+            delivered_seq=self._pick((0, 1, 2, 3, 99)),
+        )  # fmt: skip
+
+    def _gateway(self) -> str:
+        return self._pick([*self._gateways, *self._gateways, *self._gateways, self._ended[-1]])
+
+    def _number(self, gateway: str, *, right: bool = False) -> int:
+        """Mostly the next number; else one that was used, or that comes too early."""
+        off = 0 if right else self._pick((0, 0, 0, 0, 0, 1, -1))
+        if off == 0:
+            self._n[gateway] = self._n.get(gateway, 0) + 1
+        return max(0, self._n.get(gateway, 0) + off)
+
+    def _join(self, *, right: bool = False) -> Command:
+        gateway, group = self._gateways[0] if right else self._gateway(), self._pick(GROUPS)
+        member = f"{gateway}.{next(self._ids)}"
+        each = not right and self._pick((False, False, False, False, True))
+        if each:
+            group = f"agents/~{member}"
+        n = self._number(gateway, right=right)
+        self._members[member] = (gateway, group)
+        watermarks = {id_: mark for id_ in self._conversations if (mark := self._pick((0, 0, 0, 1, 2, 99)))}
+        return Join(
+            **self._stamp(), gateway=gateway, n=n, member=member, channel=group.partition("/")[0], group=group,
+            each=each, watermarks=watermarks,
+        )  # fmt: skip
+
+    def _forget(self, member: str) -> None:
+        if self._members.pop(member, None) is not None:
+            self._gone.append(member)
+
+    def _leave(self) -> Command:
+        member = self._member()
+        gateway = self._members[member][0] if member in self._members else "g0"
+        n = self._number(gateway)
+        self._forget(member)
+        reason = self._pick(("left", "drained", "closed"))
+        return Leave(**self._stamp(), gateway=gateway, n=n, member=member, reason=reason)
+
+    def _list(self) -> Command:
+        gateway = self._gateway()
+        listed = tuple(
+            ListedMember(member, group.partition("/")[0], group)
+            for member, (its, group) in self._members.items()
+            if its == gateway and self._pick((True, True, True, False))
+        )
+        return ApplyList(**self._stamp(), gateway=gateway, n=self._n.get(gateway, 0), members=listed)
+
+    def _behind(self) -> Command:
+        gateway = self._gateway()
+        n, version = self._n.get(gateway, 0) + self._pick((0, 1)), self._version + self._pick((0, 1))
+        return GatewayBehind(**self._stamp(), gateway=gateway, n=n, config_version=version)
+
+    def _expire(self) -> Command:
+        """A serving gateway, which a new incarnation follows, or one that is not."""
+        gateway = self._pick(("g8", self._ended[-1], *self._gateways))
+        if gateway in self._gateways:
+            self._gateways[self._gateways.index(gateway)] = f"g{next(self._ids)}"
+        self._ended.append(gateway)
+        for member in [member for member, (its, _) in self._members.items() if its == gateway]:
+            self._forget(member)
+        return GatewayExpired(**self._stamp(), gateway=gateway, reason=self._pick(("expired", "stopped")))
+
+    def _config(self, *, first: bool = False) -> Command:
+        self._version += self._pick((0, 1))
+        to = ("agents",) if first else self._pick((("agents",), ("agents",), ("agents", "auditors"), ()))
+        text = document(self._version, to=to, **({} if first else self._pick(SETTINGS)))
+        return ApplyConfig(**self._stamp(), version=self._version, document=text)
+
+    def _time(self) -> Command:
+        return TimePassed(at=self._at, timestamp=1_700_000_000_000 + self._at)
+
+    def _open(self) -> Command:
+        """One that is there, or a new one that takes the place of the oldest: in long journals all stay short."""
+        if self._pick((True, False)):
+            self._conversations = [*self._conversations[1:], f"c{next(self._ids)}"]
+        channel = self._pick(("web", "web", "web", "web", "lobby", "nowhere"))
+        conversation, key = self._pick(self._conversations), self._pick((None, "k1"))
+        return OpenConversation(**self._stamp(), conversation_id=conversation, channel=channel, key=key)
+
+    def _close(self) -> Command:
+        id_ = f"close-{next(self._ids)}"
+        return CloseConversation(
+            **self._stamp(), conversation_id=self._pick(self._conversations), by="ann", reason="done", id=id_
+        )
+
+    def _reopen(self) -> Command:
+        id_ = f"reopen-{next(self._ids)}"
+        return ReopenConversation(**self._stamp(), conversation_id=self._pick(self._conversations), by="ann", id=id_)
+
+    def _batch(self) -> Command:
+        self._positions = [position + self._pick((0, 1, 7)) for position in self._positions]
+        turns, frames, membership = self._positions
+        return CommitBatch(**self._stamp(), turns=turns, frames=frames, membership=membership)
+
+    def _reject(self) -> Command:
+        return Reject(**self._stamp(), origin=f"turns/0/{next(self._ids)}", reason="truncated")
+
+
+@st.composite
+def command_lists(draw: st.DrawFn, max_size: int = 60) -> list[Command]:
+    """Sequences that begin well and go on with anything."""
+
+    def pick(options: Sequence[T]) -> T:
+        return options[draw(st.integers(min_value=0, max_value=len(options) - 1))]
+
+    return Sequencer(pick).commands(draw(st.integers(min_value=0, max_value=max_size)))
+
+
+def seeded_commands(seed: int, length: int) -> list[Command]:
+    """The same sequence for the same seed, on every machine and Python."""
+    random = Random(seed)
+
+    def pick(options: Sequence[T]) -> T:
+        return options[int(random.random() * len(options))]
+
+    return Sequencer(pick).commands(length)

@@ -1,0 +1,190 @@
+"""A partition with a log clock and gateways that count, for tests of the core: commands by their gist, entries kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import count
+from typing import Any, TypeVar
+
+from streams.core.commands import (
+    ApplyConfig,
+    ApplyList,
+    CloseConversation,
+    Command,
+    CommitFrame,
+    CommitTurn,
+    GatewayExpired,
+    Join,
+    Leave,
+    ListedMember,
+    OpenConversation,
+    OpenWriter,
+    ReopenConversation,
+    TimePassed,
+)
+from streams.core.events import Entry, Event, Frame, Turn
+from streams.core.fold import evolve, step
+from streams.core.ids import message_id, turn_key
+from streams.core.state import Conversation, Partition
+from streams.core.store import dump_conversation, dump_partition
+
+GROUP = "agents/support"
+SETTLE_MS = 1000
+WRITER_EPOCH = 1
+
+E = TypeVar("E", bound=Event)
+
+
+def document(version: int = 1, *, to: Iterable[str] = ("agents",), **agents: Any) -> str:
+    """The document of channels; keywords are settings of every agent channel."""
+    people = [{"id": "web", "kind": "web"}, {"id": "lobby", "kind": "web"}, {"id": "shut", "active": False}]
+    return json.dumps(
+        {
+            "version": version,
+            "channels": people + [{"id": id_, "kind": "websocket", **agents} for id_ in ("agents", "auditors")],
+            "routes": [{"from": "web", "to": list(to)}],
+        }
+    )
+
+
+def image(state: Partition) -> dict[str, bytes]:
+    """The whole state as bytes: the partition's own under "", each loaded conversation's under its id."""
+    rows = {id_: dump_conversation(conversation)[0] for id_, conversation in state.conversations.items()}
+    return {"": dump_partition(state), **rows}
+
+
+def replay(entries: Iterable[Entry], partition: int = 0) -> Partition:
+    """The state that a fold of these entries from nothing gives."""
+    state = Partition(partition)
+    for entry in entries:
+        evolve(state, entry)
+    return state
+
+
+class World:
+    """One partition from its first writer on; `at` is log time and moves by `pass_time` only."""
+
+    def __init__(self, *, to: Iterable[str] = ("agents",), **agents: Any) -> None:
+        self.state = Partition(0)
+        self.journal: list[Entry] = []
+        self.at = 1_000_000
+        self._n: dict[str, int] = {}
+        self._ids = count(1)
+        self.do(OpenWriter(at=self.at, timestamp=self.wall, writer_epoch=WRITER_EPOCH, worker="wk-1"))
+        self.configure(to=to, **agents)
+
+    @property
+    def wall(self) -> int:
+        return 1_700_000_000_000 + self.at
+
+    def do(self, command: Command) -> list[Event]:
+        entries = step(self.state, command, WRITER_EPOCH)
+        self.journal += entries
+        return [entry.event for entry in entries]
+
+    def of(self, kind: type[E]) -> list[E]:
+        """Events of this kind so far."""
+        return [entry.event for entry in self.journal if isinstance(entry.event, kind)]
+
+    def conversation(self, id_: str = "c") -> Conversation:
+        return self.state.conversations[id_]
+
+    # ---------------------------------------------------------------------------------------- membership
+
+    def configure(self, version: int = 1, *, to: Iterable[str] = ("agents",), **agents: Any) -> list[Event]:
+        text = document(version, to=to, **agents)
+        return self.do(ApplyConfig(at=self.at, timestamp=self.wall, version=version, document=text))
+
+    def next_n(self, gateway: str) -> int:
+        self._n[gateway] = self._n.get(gateway, 0) + 1
+        return self._n[gateway]
+
+    def join(
+        self, member: str, group: str = GROUP, gateway: str = "gw-1", *, n: int | None = None, settle: bool = False,
+        each: bool = False, watermarks: Mapping[str, int] | None = None,
+    ) -> list[Event]:  # fmt: skip
+        """`settle`: let the settling time pass afterwards. `watermarks`: per conversation."""
+        number = self.next_n(gateway) if n is None else n
+        channel = group.partition("/")[0]
+        command = Join(
+            at=self.at, timestamp=self.wall, gateway=gateway, n=number, member=member, channel=channel, group=group,
+            each=each, watermarks=dict(watermarks or {}),
+        )  # fmt: skip
+        events = self.do(command)
+        if settle:
+            self.at += SETTLE_MS
+        return events
+
+    def leave(self, member: str, gateway: str = "gw-1", *, n: int | None = None, reason: str = "left") -> list[Event]:
+        number = self.next_n(gateway) if n is None else n
+        return self.do(Leave(at=self.at, timestamp=self.wall, gateway=gateway, n=number, member=member, reason=reason))
+
+    def list_members(self, gateway: str, n: int, *members: str, group: str = GROUP) -> list[Event]:
+        listed = tuple(ListedMember(member, group.partition("/")[0], group) for member in members)
+        return self.do(ApplyList(at=self.at, timestamp=self.wall, gateway=gateway, n=n, members=listed))
+
+    def expire(self, gateway: str, reason: str = "expired") -> list[Event]:
+        return self.do(GatewayExpired(at=self.at, timestamp=self.wall, gateway=gateway, reason=reason))
+
+    def pass_time(self, ms: int) -> list[Event]:
+        """Ticks of at most a second each, as the sequencer sees them."""
+        events: list[Event] = []
+        until = self.at + ms
+        while self.at < until:
+            self.at = min(self.at + 1000, until)
+            events += self.do(TimePassed(at=self.at, timestamp=self.wall))
+        return events
+
+    # -------------------------------------------------------------------------------------- conversations
+
+    def open(self, id_: str = "c", channel: str = "web", key: str | None = None, ref: str = "r") -> list[Event]:
+        return self.do(
+            OpenConversation(at=self.at, timestamp=self.wall, ref=ref, conversation_id=id_, channel=channel, key=key)
+        )
+
+    def say(
+        self, text: str = "hello", id_: str = "c", *, key: str | None = None, sender: str = "ann",
+        ref: str | None = None, **fields: Any,
+    ) -> list[Event]:  # fmt: skip
+        """A person's turn."""
+        made = f"00000000-0000-4000-8000-{next(self._ids):012d}"
+        if "id" not in fields:
+            fields["id"] = made if key is None else message_id(id_, turn_key(sender, key))
+        fields = {"type": "text", "channel": "web"} | fields
+        turn = Turn(sender=sender, key=key, text=text, **fields)
+        return self.do(CommitTurn(at=self.at, timestamp=self.wall, ref=ref, conversation_id=id_, turn=turn))
+
+    def send(
+        self, member: str, type_: str = "text", id_: str = "c", *, group: str = GROUP, delivered: int = 0,
+        run: str | None = None, epoch: int | None = None, ref: str | None = None, **fields: Any,
+    ) -> list[Event]:  # fmt: skip
+        """An agent's frame."""
+        frame = Frame(**({"id": f"frame-{next(self._ids)}", "type": type_} | fields))
+        command = CommitFrame(
+            at=self.at, timestamp=self.wall, ref=ref, conversation_id=id_, frame=frame, sender="bot",
+            channel=group.partition("/")[0], group=group, member=member, gateway="gw-1", run_id=run, run_epoch=epoch,
+            delivered_seq=delivered,
+        )  # fmt: skip
+        return self.do(command)
+
+    def read(self, member: str, watermark: int, **fields: Any) -> list[Event]:
+        return self.send(member, "read", watermark=watermark, **fields)
+
+    def run(self, member: str, status: str, **fields: Any) -> list[Event]:
+        return self.send(member, "run", status=status, **fields)
+
+    def chunk(self, member: str, stream: str, *, done: bool = False, **fields: Any) -> list[Event]:
+        return self.send(member, "genui", stream_id=stream, done=done, **fields)
+
+    def close(self, id_: str = "c") -> list[Event]:
+        return self.do(
+            CloseConversation(
+                at=self.at, timestamp=self.wall, conversation_id=id_, by="ann", reason="done", id=f"close-{id_}"
+            )
+        )
+
+    def reopen(self, id_: str = "c") -> list[Event]:
+        return self.do(
+            ReopenConversation(at=self.at, timestamp=self.wall, conversation_id=id_, by="ann", id=f"reopen-{id_}")
+        )

@@ -1,0 +1,333 @@
+"""What holds for every sequence of commands: section 10's invariants, and that the journal is all there is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from unittest.mock import patch
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streams.core import keys, store
+from streams.core.commands import Command, CommitFrame, CommitTurn
+from streams.core.events import (
+    ConversationClosed,
+    Duplicate,
+    Entry,
+    Event,
+    FrameCommitted,
+    Refused,
+    RunEnded,
+    RunMoved,
+    RunOpened,
+    TurnCommitted,
+    Unknown,
+    WriterOpened,
+)
+from streams.core.fold import conversation_of, decide, evolve, step
+from streams.core.ids import key_of_turn
+from streams.core.ownership import owner_of
+from streams.core.runs import due
+from streams.core.state import KEY_LIFETIME_MS, ImpossibleEvent, Partition
+from streams.core.timers import BUCKET_MS
+from tests.support.command_sequences import command_lists, seeded_commands
+from tests.support.partition_world import image, replay
+
+many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+LIFETIME_MS = 5000
+"""Of keys, where a day would be too long for a short sequence."""
+
+
+def run(commands: Iterable[Command], state: Partition | None = None) -> tuple[Partition, list[Entry]]:
+    state = Partition(0) if state is None else state
+    return state, [entry for command in commands for entry in step(state, command, 1)]
+
+
+def indexes(state: Partition) -> dict[str, object]:
+    """What is derived, in a form that can be compared; a run is looked at when it is due, or before."""
+    runs = [run for conversation in state.conversations.values() for run in conversation.runs.values()]
+    dues = {run.id: when for run in runs if (when := due(state, run)) is not None}
+    assert all(state.timers.where[id_] <= when // BUCKET_MS for id_, when in dues.items())
+    return {
+        "groups": {id_: (sorted(group.members), group.settled_at) for id_, group in state.groups.items()},
+        "held": {id_: sorted(member.conversations) for id_, member in state.members.items()},
+        "orphans": {group: sorted(ids) for group, ids in state.orphans.items()},
+        "waiting": {channel: sorted(ids) for channel, ids in state.waiting.items()},
+        "due": dues,
+        "asking": {id_: conversation.asking for id_, conversation in state.conversations.items()},
+    }
+
+
+@many
+@given(command_lists())
+def test_a_fold_of_the_journal_gives_the_live_state_byte_for_byte(commands: list[Command]) -> None:
+    state, entries = run(commands)
+    folded = replay(entries)
+    assert image(folded) == image(state)
+    assert indexes(folded) == indexes(state)
+
+
+@many
+@given(command_lists())
+def test_deciding_changes_nothing_and_step_is_decide_and_evolve(commands: list[Command]) -> None:
+    stepped, by_hand = Partition(0), Partition(0)
+    for command in commands:
+        before = image(by_hand)
+        events = decide(by_hand, command)
+        assert image(by_hand) == before
+        assert decide(by_hand, command) == events
+        entries = step(stepped, command, 1)
+        assert [entry.event for entry in entries] == events
+        for entry in entries:
+            evolve(by_hand, entry)
+        assert image(by_hand) == image(stepped)
+
+
+@many
+@given(command_lists())
+def test_a_keyed_command_decided_again_is_only_a_repeat(commands: list[Command]) -> None:
+    state = Partition(0)
+    for command in commands:
+        for entry in step(state, command, 1):
+            stored = entry.event
+            keyed = isinstance(stored, TurnCommitted) and stored.turn.key is not None
+            if not keyed and not (isinstance(stored, FrameCommitted) and stored.key is not None):
+                continue
+            [again] = decide(state, command)
+            assert isinstance(again, Duplicate)
+            assert again.of_seq == stored.seq
+            assert isinstance(command, CommitTurn | CommitFrame)
+            assert again.ref == command.ref
+
+
+class Stored:
+    """A checkpoint, as the runtime would keep it."""
+
+    def __init__(self) -> None:
+        self.partition = b""
+        self.rows: dict[str, bytes] = {}
+        self.keys: dict[str, dict[str, tuple[str, int, str, int, int]]] = defaultdict(dict)
+
+    def save(self, state: Partition) -> None:
+        for id_ in sorted(state.dirty):
+            self.rows[id_], overflow = store.dump_conversation(state.conversations[id_])
+            store.mark_stored(state.conversations[id_], overflow)
+            for key in overflow:
+                self.keys[id_][key.key] = (key.key, key.seq, key.id, key.at, key.timestamp)
+        state.dirty.clear()
+        self.partition = store.dump_partition(state)
+
+    def restart(self) -> Partition:
+        """A new worker: the partition and its hot conversations."""
+        state = store.load_partition(self.partition, 0)
+        for row in self.rows.values():
+            conversation = store.load_conversation(row)
+            if store.is_hot(conversation):
+                store.attach(state, conversation)
+        return state
+
+    def evict(self, state: Partition) -> None:
+        for id_ in [id_ for id_, conversation in state.conversations.items() if not store.is_hot(conversation)]:
+            store.detach(state, id_)
+
+    def require(self, state: Partition, id_: str | None, at: int) -> None:
+        if id_ in self.rows and id_ not in state.conversations:
+            store.attach(state, store.load_conversation(self.rows[id_]))
+        conversation = state.conversations.get(id_ or "")
+        if conversation is not None and conversation.older_keys:
+            older = self.keys[conversation.id].values()
+            keys.restore_older(conversation, [row for row in older if row[3] >= at - LIFETIME_MS])
+
+    def all(self, state: Partition) -> dict[str, bytes]:
+        return {**self.rows, **image(state)}
+
+
+@many
+@given(command_lists(), st.data())
+def test_checkpoints_evictions_and_restarts_anywhere_give_the_same_journal(
+    commands: list[Command], data: st.DataObject
+) -> None:
+    with (
+        patch.object(keys, "KEYS_IN_ROW", 2),
+        patch.object(store, "KEYS_IN_ROW", 2),
+        patch.object(keys, "KEY_LIFETIME_MS", LIFETIME_MS),
+        patch.object(keys, "_FORGET_EVERY", 1),
+    ):
+        live, entries = run(commands)
+        state, stored, again = Partition(0), Stored(), list[Entry]()
+        for command in commands:
+            stored.require(state, conversation_of(command), command.at)
+            again += step(state, command, 1)
+            match data.draw(st.sampled_from(["go on", "save", "evict", "restart", "go on"])):
+                case "save":
+                    stored.save(state)
+                case "evict":
+                    stored.save(state)
+                    stored.evict(state)
+                case "restart":
+                    stored.save(state)
+                    state = stored.restart()
+        assert again == entries
+        stored.save(state)
+        assert stored.all(state) == image(live)
+
+
+@many
+@given(command_lists(), st.data())
+def test_a_crash_after_any_entry_is_replayed_from_the_last_checkpoint(
+    commands: list[Command], data: st.DataObject
+) -> None:
+    live, entries = run(commands)
+    cut = data.draw(st.integers(min_value=0, max_value=len(entries)))
+    state, stored = Partition(0), Stored()
+    for entry in entries[:cut]:
+        evolve(state, entry)
+    stored.save(state)
+    recovered = stored.restart()
+    for entry in entries[cut:]:
+        stored.require(recovered, entry.event.conversation_id, entry.at)
+        evolve(recovered, entry)
+    assert stored.all(recovered) == image(live)
+    for id_ in list(stored.rows):
+        stored.require(recovered, id_, live.at)
+    assert indexes(recovered) == indexes(live)
+
+
+class Checker:
+    """Section 10's invariants, one entry after the other, on a state of its own."""
+
+    def __init__(self) -> None:
+        self.state = Partition(0)
+        self.heads: dict[str, int] = defaultdict(int)
+        self.keys: dict[tuple[str, str], int] = {}
+        self.epochs: dict[str, int] = {}
+        self.open: set[str] = set()
+
+    def see(self, entry: Entry) -> None:
+        event = entry.event
+        assert entry.lsn == self.state.lsn + 1
+        assert entry.writer_epoch == (
+            event.writer_epoch if isinstance(event, WriterOpened) else self.state.writer_epoch
+        )
+        id_ = event.conversation_id or ""
+        if event.seq:
+            self.heads[id_] += 1
+            assert event.seq == self.heads[id_]
+        match event:
+            case TurnCommitted():
+                self._turn(entry, event)
+            case FrameCommitted():
+                self._store_once(entry, event.key)
+                if event.run_id is not None:
+                    assert self.epochs[event.run_id] == event.run_epoch
+                    assert event.run_id in self.open
+            case RunOpened():
+                self._open(event.run_id)
+            case RunMoved():
+                assert event.run_epoch == self.epochs[event.run_id] + 1
+                self.epochs[event.run_id] = event.run_epoch
+                assert event.run_id in self.open
+                if not event.adopted and event.from_member != event.to_member:
+                    assert event.to_member == owner_of(self.state, event.group, id_, entry.at)
+            case RunEnded():
+                self.open.remove(event.run_id)
+            case ConversationClosed():
+                assert not [run for run in self.open if run.startswith(f"{id_}/")]
+        evolve(self.state, entry)
+
+    def _turn(self, entry: Entry, event: TurnCommitted) -> None:
+        id_ = event.conversation_id or ""
+        self._store_once(entry, key_of_turn(event.turn))
+        groups = [assignment.group for assignment in event.assigned]
+        assert len(set(groups)) == len(groups)
+        for assignment in event.assigned:
+            assert assignment.member == owner_of(self.state, assignment.group, id_, entry.at)
+            assert assignment.member is not None
+            self._open(assignment.run_id)
+        if event.joins_run is not None:
+            assert event.joins_run in self.open
+
+    def _store_once(self, entry: Entry, key: str | None) -> None:
+        if key is not None:
+            slot = (entry.event.conversation_id or "", key)
+            assert entry.at - self.keys.get(slot, -KEY_LIFETIME_MS) >= KEY_LIFETIME_MS
+            self.keys[slot] = entry.at
+
+    def _open(self, run_id: str) -> None:
+        assert run_id not in self.epochs, "a run opens once"
+        self.epochs[run_id] = 1
+        self.open.add(run_id)
+
+    def finish(self) -> None:
+        """Runs that did not end are open in the state, each with a live member or waiting for one."""
+        runs = {id_: run for conv in self.state.conversations.values() for id_, run in conv.runs.items()}
+        assert set(runs) == self.open
+        for run in runs.values():
+            assert run.member is None or self.state.members[run.member].group == run.group
+            assert (run.member is None) == (run.group not in self.state.groups)
+        for channel, ids in self.state.waiting.items():
+            assert channel not in self.state.channel_groups or not ids
+
+
+@many
+@given(command_lists())
+def test_the_invariants_hold(commands: list[Command]) -> None:
+    checker = Checker()
+    for entry in run(commands)[1]:
+        checker.see(entry)
+    checker.finish()
+
+
+def test_the_invariants_hold_over_a_long_seeded_journal() -> None:
+    checker = Checker()
+    state, entries = run(seeded_commands(7, 20_000))
+    for entry in entries:
+        checker.see(entry)
+    checker.finish()
+    missing = set(Event.__subclasses__()) - {type(entry.event) for entry in entries}
+    assert missing == {Unknown}, "the sequences reach every kind of event"
+    assert image(checker.state) == image(state)
+
+
+@many
+@given(command_lists(), st.data())
+def test_a_journal_that_was_tampered_with_is_refused(commands: list[Command], data: st.DataObject) -> None:
+    entries = run(commands)[1]
+    index = data.draw(st.integers(min_value=1, max_value=len(entries) - 1))
+    entry, replace = entries[index], msgspec.structs.replace
+    event = entry.event
+    wrong: list[list[Entry]] = [
+        [*entries[:index], *entries[index + 1 :]],
+        [*entries[: index + 1], *entries[index:]],
+        [*entries[:index], replace(entry, lsn=entry.lsn + 1)],
+        [*entries[:index], replace(entry, at=entries[index - 1].at - 1)],
+        [*entries[:index], replace(entry, writer_epoch=0)],
+    ]
+    if event.seq:
+        wrong += [[*entries[:index], replace(entry, event=replace(event, seq=event.seq + by))] for by in (1, -1)]
+    if isinstance(event, RunMoved | RunEnded):
+        wrong.append([*entries[:index], replace(entry, event=replace(event, run_epoch=event.run_epoch + 1))])
+    if isinstance(event, FrameCommitted) and event.run_id is not None:
+        wrong.append([*entries[:index], replace(entry, event=replace(event, member="somebody"))])
+    if index == len(entries) - 1:
+        wrong.pop(0)
+    for journal in wrong:
+        with pytest.raises(ImpossibleEvent):
+            replay(journal)
+
+
+@many
+@given(command_lists())
+def test_what_is_refused_leaves_no_trace_but_its_count(commands: list[Command]) -> None:
+    state = Partition(0)
+    for command in commands:
+        before = image(state)
+        entries = step(state, command, 1)
+        if entries and all(isinstance(entry.event, Refused | Duplicate) for entry in entries):
+            after = image(state)
+            del before[""], after[""]
+            assert after == before

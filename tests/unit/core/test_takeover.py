@@ -1,0 +1,300 @@
+"""Rule 5: what becomes of a member's open runs when it goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from streams.core.events import (
+    Event,
+    FrameCommitted,
+    MemberLeft,
+    MoveReason,
+    OwnerChanged,
+    Refused,
+    RunEnded,
+    RunMoved,
+    RunOpened,
+    RunStatus,
+    TurnCommitted,
+)
+from streams.core.ownership import owner_of
+from tests.support.partition_world import GROUP, World
+
+ADOPT_MS = 5000
+
+
+def two_members(**settings: Any) -> tuple[World, str, str]:
+    """A world with a turn in conversation c; its owner, and the other member."""
+    world = World(**settings)
+    world.join("a", gateway="gw-1")
+    world.join("b", gateway="gw-2", settle=True)
+    world.open()
+    world.say()
+    owner = world.of(TurnCommitted)[0].assigned[0].member
+    assert owner is not None
+    return world, owner, "b" if owner == "a" else "a"
+
+
+def one_member(**settings: Any) -> World:
+    world = World(**settings)
+    world.join("a", settle=True)
+    world.open()
+    world.say()
+    return world
+
+
+def gateway_of(world: World, member: str) -> str:
+    return world.state.members[member].gateway
+
+
+def moves(events: list[Event]) -> list[tuple[int, str | None, str | None, int]]:
+    return [(e.turn_seq, e.from_member, e.to_member, e.run_epoch) for e in events if isinstance(e, RunMoved)]
+
+
+def test_an_unanswered_turn_goes_to_the_owner_of_now_at_the_next_epoch() -> None:
+    world, owner, other = two_members()
+    events = world.leave(owner, gateway_of(world, owner))
+    assert isinstance(events[0], MemberLeft)
+    assert moves(events) == [(1, owner, other, 2)]
+    assert world.of(RunMoved)[0].reason is MoveReason.MEMBER_LEFT
+    assert owner_of(world.state, GROUP, "c", world.at) == other
+
+
+@pytest.mark.parametrize(
+    ("go", "reason"),
+    [
+        (lambda world, member: world.leave(member, gateway_of(world, member), reason="drained"), "member_drained"),
+        (lambda world, member: world.expire(gateway_of(world, member)), "member_expired"),
+        (lambda world, member: world.list_members(gateway_of(world, member), 1), "member_left"),
+    ],
+    ids=["drained", "expired", "missing in its gateway's list"],
+)
+def test_every_way_to_go_moves_the_runs(go: object, reason: str) -> None:
+    world, owner, other = two_members()
+    events = go(world, owner)  # type: ignore[operator]
+    assert moves(events) == [(1, owner, other, 2)]
+    assert world.of(RunMoved)[0].reason == reason
+
+
+def test_all_its_open_runs_move_in_the_order_of_conversation_and_turn() -> None:
+    world = World()
+    world.join("a", settle=True)
+    for id_ in ("z", "b", "k"):
+        world.open(id_)
+        world.say(id_=id_)
+        world.say(id_=id_)
+    world.join("h", gateway="gw-2", settle=True)
+    events = world.leave("a")
+    assert [(e.conversation_id, e.turn_seq) for e in events if isinstance(e, RunMoved)] == [
+        ("b", 1), ("b", 2), ("k", 1), ("k", 2), ("z", 1), ("z", 2),
+    ]  # fmt: skip
+
+
+def test_answered_turns_go_to_nobody() -> None:
+    world, owner, _ = two_members()
+    world.send(owner, delivered=1)
+    assert moves(world.leave(owner, gateway_of(world, owner))) == []
+
+
+def test_a_turn_whose_answer_is_committed_counts_as_answered_without_its_finish() -> None:
+    world, owner, _ = two_members()
+    world.run(owner, "started", delivered=1)
+    world.send(owner, client_id="m1")
+    [_, ended] = world.leave(owner, gateway_of(world, owner))
+    assert isinstance(ended, RunEnded)
+    assert (ended.status, ended.reason, ended.superseded) == (RunStatus.ANSWERED, "owner_gone_after_answer", ())
+
+
+def test_a_partial_answer_is_closed_and_superseded_before_the_run_moves() -> None:
+    world, owner, other = two_members()
+    world.run(owner, "started", delivered=1)
+    world.chunk(owner, "s", data="{}")
+    world.chunk(owner, "s", data="{}")
+    world.send(owner, "interrupt", id="ask-1")
+    _, stream, ask, moved = world.leave(owner, gateway_of(world, owner))
+    assert isinstance(stream, FrameCommitted)
+    assert (stream.seq, stream.sender, stream.frame.type, stream.frame.stream_id, stream.frame.done) == (
+        5, "system", "genui", "s", True,
+    )  # fmt: skip
+    assert isinstance(ask, FrameCommitted)
+    assert (ask.seq, ask.frame.type, ask.frame.id, ask.run_epoch) == (6, "interrupt_resolved", "ask-1", 1)
+    assert isinstance(moved, RunMoved)
+    assert (moved.to_member, moved.superseded, moved.run_epoch) == (other, (2, 3, 4, 5, 6), 2)
+    run = world.conversation().runs[moved.run_id]
+    assert run.progress is None, "the new owner starts from a clean sheet"
+    assert world.conversation().asking == 0
+
+
+def test_a_message_with_an_open_stream_beside_it_is_no_answer_yet() -> None:
+    world, owner, other = two_members()
+    world.run(owner, "started", delivered=1)
+    world.send(owner, client_id="m1")
+    world.chunk(owner, "s")
+    assert moves(world.leave(owner, gateway_of(world, owner))) == [(1, owner, other, 2)]
+    assert world.of(RunMoved)[0].superseded == (2, 3, 4)
+
+
+def test_the_zombie_is_fenced_from_the_move_on() -> None:
+    """Field report 20."""
+    world, owner, other = two_members()
+    world.run(owner, "started", delivered=1)
+    world.chunk(owner, "s")
+    world.leave(owner, gateway_of(world, owner))
+    head = world.conversation().head
+    for events in (
+        world.chunk(owner, "s"),
+        world.send(owner, client_id="m1", ref="r9"),
+        world.run(owner, "finished"),
+        world.send(owner, "error"),
+    ):
+        assert [type(event) for event in events] in ([Refused], [])
+    assert world.conversation().head == head
+    world.send(other, client_id="m1", delivered=1)
+    assert world.conversation().head == head + 1
+
+
+def test_with_fail_a_run_whose_owner_is_gone_ends_and_is_never_executed_again() -> None:
+    world, owner, other = two_members(on_owner_loss="fail")
+    world.chunk(owner, "s", delivered=1)
+    _, closing, ended = world.leave(owner, gateway_of(world, owner))
+    assert isinstance(closing, FrameCommitted)
+    assert isinstance(ended, RunEnded)
+    assert (ended.status, ended.reason, ended.superseded) == (RunStatus.OWNER_GONE, "owner_gone", ())
+    assert not world.state.members[other].conversations
+
+
+def test_the_last_member_gone_the_run_waits_for_the_groups_next_one() -> None:
+    world = one_member()
+    assert moves(world.leave("a")) == [(1, "a", None, 2)]
+    assert not world.join("x", "agents/other")[1:], "another group does not get it"
+    assert moves(world.join("b")) == [(1, None, "b", 3)]
+    assert isinstance(world.send("b", client_id="m", delivered=1)[-1], RunEnded)
+
+
+def test_a_waiting_run_of_an_answered_turn_is_not_given_to_the_only_agent_that_reconnects() -> None:
+    world = one_member()
+    world.run("a", "started", delivered=1)
+    world.send("a", client_id="m1")
+    assert isinstance(world.leave("a")[-1], RunEnded)
+    assert len(world.join("a2")) == 1
+
+
+def test_a_partial_answer_stays_open_while_the_run_waits_and_is_superseded_by_a_stranger() -> None:
+    world = one_member()
+    world.chunk("a", "s", delivered=1)
+    assert [type(event) for event in world.leave("a")] == [MemberLeft, RunMoved]
+    _, closing, moved = world.join("b")
+    assert isinstance(closing, FrameCommitted)
+    assert (closing.run_epoch, closing.member) == (2, "")
+    assert isinstance(moved, RunMoved)
+    assert (moved.superseded, moved.run_epoch) == ((2, 3), 3)
+
+
+def test_the_run_of_an_each_connection_ends_with_it() -> None:
+    world = World()
+    world.join("a", "agents/~a", each=True, settle=True)
+    world.open()
+    world.say()
+    ended = world.leave("a")[-1]
+    assert isinstance(ended, RunEnded)
+    assert ended.status is RunStatus.OWNER_GONE
+
+
+class TestAdoption:
+    """An agent that reconnects with a watermark at or above the turn still has it."""
+
+    def test_it_goes_on_where_it_was(self) -> None:
+        world = one_member()
+        world.run("a", "started", delivered=1)
+        world.chunk("a", "s")
+        world.leave("a")
+        _, moved = world.join("a2", watermarks={"c": 1})
+        assert isinstance(moved, RunMoved)
+        assert (moved.adopted, moved.superseded, moved.to_member, moved.run_epoch) == (True, (), "a2", 3)
+        world.chunk("a2", "s", done=True)
+        assert isinstance(world.run("a2", "finished")[-1], RunEnded)
+        assert world.of(RunEnded)[0].run_epoch == 3
+
+    def test_a_watermark_below_the_turn_is_no_claim(self) -> None:
+        world = one_member()
+        world.say()
+        world.leave("a")
+        moved = [event for event in world.join("a2", watermarks={"c": 1}) if isinstance(event, RunMoved)]
+        assert [(event.turn_seq, event.adopted) for event in moved] == [(1, True), (2, False)]
+
+    def test_without_a_frame_in_time_it_is_given_again(self) -> None:
+        world = one_member()
+        world.leave("a")
+        world.join("a2", watermarks={"c": 1})
+        assert world.pass_time(ADOPT_MS - 1) == []
+        [again] = world.pass_time(1)
+        assert isinstance(again, RunMoved)
+        assert (again.from_member, again.to_member, again.run_epoch) == ("a2", "a2", 4)
+        assert (again.reason, again.adopted) == (MoveReason.ADOPT_TIMEOUT, False)
+        assert world.pass_time(60_000) == []
+
+    def test_a_frame_in_time_keeps_it(self) -> None:
+        world = one_member()
+        world.leave("a")
+        world.join("a2", watermarks={"c": 1})
+        world.pass_time(ADOPT_MS - 1)
+        world.read("a2", 1)
+        assert world.pass_time(ADOPT_MS) == []
+
+    def test_it_is_correlated_though_it_was_not_given_over_this_connection(self) -> None:
+        world = one_member()
+        world.leave("a")
+        world.join("a2", watermarks={"c": 1})
+        frame, ended = world.send("a2", client_id="m1", delivered=0)
+        assert isinstance(frame, FrameCommitted)
+        assert frame.run_id == f"c/1/{GROUP}"
+        assert isinstance(ended, RunEnded)
+
+    def test_who_reconnected_before_its_old_connection_was_missed_inherits_from_itself(self) -> None:
+        """A half-open connection: the new one joins first, the old one expires 5 s later."""
+        world = World()
+        world.join("a", gateway="gw-1", settle=True)
+        for number in range(20):
+            world.open(f"c{number}")
+            world.say(id_=f"c{number}")
+        world.join("b", gateway="gw-2")
+        world.join("a2", gateway="gw-3", settle=True, watermarks={f"c{number}": 1 for number in range(20)})
+        moved = [event for event in world.expire("gw-1") if isinstance(event, RunMoved)]
+        assert {(event.to_member, event.adopted) for event in moved} == {("a2", True)}
+        assert len(moved) == 20
+
+    def test_who_claimed_and_left_inherits_nothing(self) -> None:
+        world = one_member()
+        world.join("a2", gateway="gw-2", watermarks={"c": 1})
+        world.join("b", gateway="gw-3", settle=True)
+        world.leave("a2", "gw-2")
+        [_, moved] = world.leave("a")
+        assert isinstance(moved, RunMoved)
+        assert (moved.to_member, moved.adopted) == ("b", False)
+
+    def test_with_fail_it_ends_when_no_frame_comes(self) -> None:
+        world = one_member(on_owner_loss="fail")
+        world.join("a2", gateway="gw-2", settle=True, watermarks={"c": 1})
+        world.leave("a")
+        [ended] = world.pass_time(ADOPT_MS)
+        assert isinstance(ended, RunEnded)
+        assert ended.status is RunStatus.OWNER_GONE
+
+
+def test_waiting_runs_come_before_later_waiting_turns_of_the_same_conversation() -> None:
+    world = one_member()
+    world.leave("a")
+    world.say()
+    assert world.of(TurnCommitted)[-1].waiting == ("agents",)
+    events = world.join("b")[1:]
+    assert [type(event) for event in events] == [RunMoved, OwnerChanged, RunOpened]
+
+
+def test_a_list_that_replaces_all_members_leaves_no_run_waiting() -> None:
+    world = one_member()
+    events = world.list_members("gw-1", 7, "b", "d")
+    [move] = [event for event in events if isinstance(event, RunMoved)]
+    assert move.to_member in {"b", "d"}
+    assert move.run_epoch == 2

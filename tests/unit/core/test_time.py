@@ -1,0 +1,142 @@
+"""Rule 2 and the watchdog of rule 9: log time, and what it brings about."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.core.clock import TICK_ADVANCE_MAX_MS, Advance, LogClock
+from streams.core.commands import OpenWriter, TimePassed
+from streams.core.events import RunEnded, RunStatus
+from streams.core.fold import step
+from streams.core.timers import Timers
+from tests.support.partition_world import GROUP, World, replay
+
+WATCHDOG_MS = 300_000
+
+
+def test_log_time_starts_at_the_first_tick_and_moves_by_the_difference_between_ticks() -> None:
+    clock = LogClock()
+    assert clock.tick(5_000_000) == Advance(at=5_000_000, restart=True)
+    assert clock.tick(5_001_100) == Advance(at=5_001_100, restart=False)
+
+
+def test_a_jump_ahead_advances_two_seconds_and_starts_every_timeout_anew() -> None:
+    clock = LogClock()
+    clock.tick(1000)
+    assert clock.tick(1000 + TICK_ADVANCE_MAX_MS) == Advance(at=3000, restart=False)
+    assert clock.tick(900_000_000) == Advance(at=5000, restart=True)
+
+
+def test_a_jump_back_freezes_nothing() -> None:
+    clock = LogClock()
+    clock.tick(900_000)
+    assert clock.tick(1000) == Advance(at=900_000, restart=False)
+    assert clock.tick(2000) == Advance(at=901_000, restart=False)
+
+
+def test_after_a_claim_the_first_tick_advances_nothing() -> None:
+    clock = LogClock(at=7000)
+    assert clock.tick(9_999_999) == Advance(at=7000, restart=True)
+    assert clock.tick(10_000_999) == Advance(at=8000, restart=False)
+
+
+@given(st.lists(st.integers(min_value=1, max_value=2**43), min_size=2))
+def test_log_time_never_goes_back_and_never_by_more_than_two_seconds_a_tick(ticks: list[int]) -> None:
+    clock = LogClock()
+    times = [clock.tick(tick).at for tick in ticks]
+    steps = [later - earlier for earlier, later in pairwise(times)]
+    assert all(0 <= passed <= TICK_ADVANCE_MAX_MS for passed in steps)
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.join("a", settle=True)
+    world.open()
+    world.say()
+    return world
+
+
+def test_a_run_that_nobody_started_has_no_watchdog(world: World) -> None:
+    assert world.pass_time(10 * WATCHDOG_MS) == []
+
+
+def test_a_started_run_that_is_idle_times_out(world: World) -> None:
+    world.read("a", 1)
+    world.chunk("a", "s")
+    assert world.pass_time(WATCHDOG_MS - 1) == []
+    _, ended = world.pass_time(1)
+    assert isinstance(ended, RunEnded)
+    assert (ended.status, ended.reason) == (RunStatus.TIMED_OUT, "watchdog")
+    assert world.state.timers == Timers()
+
+
+def test_work_postpones_it(world: World) -> None:
+    world.read("a", 1)
+    for _ in range(4):
+        assert world.pass_time(WATCHDOG_MS - 1000) == []
+        world.chunk("a", "s")
+
+
+def test_a_run_that_answered_and_never_said_finished_counts_as_answered(world: World) -> None:
+    """`run finished` is dropped while an agent is offline, so it may never come."""
+    world.read("a", 1)
+    world.send("a", client_id="m1")
+    [ended] = world.pass_time(WATCHDOG_MS)
+    assert isinstance(ended, RunEnded)
+    assert (ended.status, ended.reason) == (RunStatus.ANSWERED, "watchdog_after_answer")
+
+
+def test_time_without_a_writer_counts_against_nobody(world: World) -> None:
+    world.read("a", 1)
+    world.pass_time(WATCHDOG_MS - 1000)
+    opened = OpenWriter(at=world.at, timestamp=world.wall, writer_epoch=2, worker="wk-2")
+    step(world.state, opened, 2)
+    world.at += WATCHDOG_MS - 1
+    assert step(world.state, TimePassed(at=world.at, timestamp=0), 2) == []
+    [entry] = step(world.state, TimePassed(at=world.at + 1, timestamp=0), 2)
+    assert isinstance(entry.event, RunEnded)
+
+
+def test_a_shorter_watchdog_of_a_new_document_counts_for_open_runs(world: World) -> None:
+    world.read("a", 1)
+    world.configure(2, watchdog_ms=10_000)
+    assert world.pass_time(9_999) == []
+    assert isinstance(world.pass_time(1)[0], RunEnded)
+
+
+def test_timeouts_fire_oldest_first_whatever_their_bucket() -> None:
+    world = World()
+    world.join("a", settle=True)
+    for number in (3, 1, 2):
+        world.open(f"c{number}")
+        world.say(id_=f"c{number}")
+        world.read("a", 1, id_=f"c{number}")
+        world.at += 7
+    fired = world.do(TimePassed(at=world.at + WATCHDOG_MS, timestamp=0))
+    assert [event.conversation_id for event in fired] == ["c3", "c1", "c2"]
+
+
+def test_a_tick_costs_what_is_due_not_what_is_open() -> None:
+    world = World()
+    world.join("a", settle=True)
+    for number in range(50):
+        world.open(f"c{number}")
+        world.say(id_=f"c{number}")
+        world.read("a", 1, id_=f"c{number}")
+    assert world.state.timers.candidates(world.at + WATCHDOG_MS - 1000) == []
+    assert len(world.state.timers.candidates(world.at + WATCHDOG_MS)) == 50
+
+
+def test_timers_are_the_same_after_a_replay(world: World) -> None:
+    world.read("a", 1)
+    world.chunk("a", "s")
+    world.say()
+    world.run("a", "finished")
+    assert replay(world.journal).timers.where.keys() == world.state.timers.where.keys() == set()
+    world.read("a", 3)
+    assert replay(world.journal).timers.where.keys() == {f"c/3/{GROUP}"}
