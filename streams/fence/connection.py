@@ -107,11 +107,6 @@ class Session:
                 await self._connection.close()
                 self._connection = None
 
-    def break_off(self) -> None:
-        """End the server session from outside, as a crash would: its locks go, its open transaction is rolled back."""
-        if self._connection is not None:
-            shut_down(self._connection)
-
     async def _work(self, work: Work[T]) -> T:
         if self._connection is None or self._connection.closed:
             self._connection = None

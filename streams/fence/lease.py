@@ -151,10 +151,6 @@ class PostgresLeases:
 
         return await self._session.run(table)
 
-    def break_off(self) -> None:
-        """End the session as a crash of this process would (for tests and drills)."""
-        self._session.break_off()
-
     async def _on_connect(self, connection: AsyncConnection[Any]) -> None:
         self._seen_held.clear()
         self._dead.clear()
