@@ -12,7 +12,7 @@ class Signal(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The broker's append time of the record, ms since the epoch; 0 where it has not been written yet."""
 
 
-class Heartbeat(Signal):
+class Heartbeat(Signal, frozen=True):
     """A gateway is alive, with `n` membership changes made and the document `config_version` (0: none)."""
 
     gateway: str
@@ -20,13 +20,13 @@ class Heartbeat(Signal):
     config_version: int
 
 
-class Goodbye(Signal):
+class Goodbye(Signal, frozen=True):
     """A gateway stopped; its members have left."""
 
     gateway: str
 
 
-class Tick(Signal):
+class Tick(Signal, frozen=True):
     """The partition's clock. Takes effect only once both topics were read to the ends (next offsets) that it names."""
 
     worker: str
