@@ -23,11 +23,6 @@ from ops.cli.errors import NEGATIVE
 app = typer.Typer(name="audit", help="Proof from the log.", no_args_is_help=True)
 
 
-@app.callback()
-def _noun() -> None:
-    """Proof from the log."""
-
-
 @app.command("verify")
 def verify(
     partition: Annotated[int | None, typer.Option("--partition", min=0, help="Look at this partition only.")] = None,

@@ -30,7 +30,9 @@ def floor(
 ) -> None:
     """How fast Kafka and Avro alone are here: consume, decode, encode, produce, commit; nothing is decided.
 
-    Example:  turnlog bench floor --turns 300000 -o json
+    Example:
+
+      turnlog bench floor --turns 300000 -o json
     """
     from ops.bench.run import floor_bench
 
@@ -48,7 +50,9 @@ def sequencer(
     The intake is filled first; then the worker starts and is timed from its first turn to its last commit. The floor is
     measured on the same broker in the same run, before and after; the better of the two counts.
 
-    Example:  turnlog bench sequencer --turns 300000 -o json
+    Example:
+
+      turnlog bench sequencer --turns 300000 -o json
     """
     from ops.bench.run import sequencer_bench
 
@@ -67,7 +71,9 @@ def latency(
     Turns are sent at a fixed rate whatever the answers take (open loop), so that a pause delays what comes after it,
     and shows.
 
-    Example:  turnlog bench latency --rate 100 -o json
+    Example:
+
+      turnlog bench latency --rate 100 -o json
     """
     from ops.bench.run import latency_bench
 

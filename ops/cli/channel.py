@@ -45,7 +45,9 @@ def list_channels(
 
     `-o json` gives the whole document; save it, change it, and apply it again.
 
-    Example:  turnlog channel list -o json > channels.json
+    Example:
+
+      turnlog channel list -o json > channels.json
     """
     settings = settings_from(kafka, postgres, namespace)
     with translated_failures():

@@ -47,7 +47,9 @@ def list_conversations(
 ) -> None:
     """List conversations, the one with the latest change first, as the read model has them.
 
-    Example:  turnlog conversation list --status open -o jsonl
+    Example:
+
+      turnlog conversation list --status open -o jsonl
     """
     settings = settings_from(kafka, postgres, namespace)
     with translated_failures():
@@ -69,7 +71,9 @@ def show(
 
     Waits until the read model has what was committed when it was asked; where no projector runs, reads the journal.
 
-    Example:  turnlog conversation show 6f9619ff-8b86-d011-b42d-00c04fc964ff -o json
+    Example:
+
+      turnlog conversation show 6f9619ff-8b86-d011-b42d-00c04fc964ff -o json
     """
     settings = settings_from(kafka, postgres, namespace)
     with translated_failures():
@@ -91,7 +95,9 @@ def timeline(
 ) -> None:
     """Tell all that happened in a conversation, from the journal: turns, owners, moves, ends, refusals.
 
-    Example:  turnlog conversation timeline 6f9619ff-8b86-d011-b42d-00c04fc964ff
+    Example:
+
+      turnlog conversation timeline 6f9619ff-8b86-d011-b42d-00c04fc964ff
     """
     told = _tell(settings_from(kafka, postgres, namespace), conversation, output, follow=False)
     if not told:
@@ -108,7 +114,9 @@ def tail(
 ) -> None:
     """Like `timeline`, and goes on as more is committed, until Ctrl-C.
 
-    Example:  turnlog conversation tail 6f9619ff-8b86-d011-b42d-00c04fc964ff -o jsonl | jq .event
+    Example:
+
+      turnlog conversation tail 6f9619ff-8b86-d011-b42d-00c04fc964ff -o jsonl | jq .event
     """
     _tell(settings_from(kafka, postgres, namespace), conversation, output, follow=True)
 

@@ -21,7 +21,9 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
 
     Each line is one check; a failing one names what it is about and the way out. Exit code 1 if one fails.
 
-    Example:  turnlog doctor -o json
+    Example:
+
+      turnlog doctor -o json
     """
     from ops.doctor import diagnose
 

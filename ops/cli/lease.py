@@ -42,7 +42,9 @@ def list_leases(
 ) -> None:
     """List each partition's lease: its worker, writer epoch, how long it lasts, and its checkpoint's age.
 
-    Example:  turnlog lease list -o jsonl
+    Example:
+
+      turnlog lease list -o jsonl
     """
     settings = settings_from(kafka, postgres, namespace)
     with translated_failures():

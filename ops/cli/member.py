@@ -34,7 +34,9 @@ def list_members(
     `partitions` is how many partitions have it in their membership (all of them, once it has settled); `since` is the
     log time (ms) from which turns count it as eligible.
 
-    Example:  turnlog member list
+    Example:
+
+      turnlog member list
     """
     settings = settings_from(kafka, postgres, namespace)
     with translated_failures():

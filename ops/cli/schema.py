@@ -7,18 +7,15 @@ import typer
 app = typer.Typer(name="schema", help="The Avro schemas of the topics.", no_args_is_help=True)
 
 
-@app.callback()
-def _noun() -> None:
-    """The Avro schemas of the topics."""
-
-
 @app.command("check")
 def check() -> None:
     """Prove that every version of every schema in this installation can read what every other one wrote.
 
     Exit code 0: they can. 1: they cannot, each problem on a line of its own.
 
-    Example:  turnlog schema check
+    Example:
+
+      turnlog schema check
     """
     from schemas.check import main
 

@@ -1,0 +1,108 @@
+"""The command line as a whole: exit codes, what it imports, and its page in the docs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ops.cli import reference
+from tests.support.command import turnlog
+
+pytestmark = pytest.mark.unit
+
+# What takes longest to import, and what `turnlog --help` has no need of.
+HEAVY = ("aiokafka", "faust", "fastavro", "jgo", "psycopg", "pydantic", "starlette", "structlog", "uvloop", "yaml")
+NOWHERE = {"TURNLOG_KAFKA": "127.0.0.1:1", "TURNLOG_POSTGRES": "postgresql://nobody:hunter2@127.0.0.1:1/none"}
+
+
+def test_help_imports_nothing_that_runs_servers() -> None:
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, ops.cli.command_line; print('\\n'.join(sys.modules))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert not set(HEAVY) & {name.partition(".")[0] for name in loaded}
+
+
+def test_the_page_in_the_docs_is_the_command_line_as_it_is() -> None:
+    assert reference.PAGE.read_text("utf-8") == reference.page(), "run: python -m ops.cli.reference"
+
+
+def test_help_names_every_noun_and_the_exit_codes() -> None:
+    ended = turnlog("--help")
+    assert ended.code == 0
+    for word in ("up", "demo", "worker", "gateway", "send", "channel", "conversation", "audit", "bench", "Exit codes"):
+        assert word in ended.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("up", "--port", "70000"),
+        ("up", "--workers", "many"),
+        ("conversation", "show"),
+        ("audit", "verify", "-o", "xml"),
+        ("send", "new", "hello"),
+    ],
+)
+def test_a_wrong_command_line_exits_with_64_and_says_what_is_wrong(arguments: tuple[str, ...]) -> None:
+    ended = turnlog(*arguments)
+    assert (ended.code, ended.out) == (64, "")
+    assert ended.err
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("worker",),
+        ("gateway", "--port", "0"),
+        ("projector",),
+        ("lease", "list"),
+        ("member", "list"),
+        ("conversation", "list"),
+        ("conversation", "timeline", "some-id"),
+        ("audit", "verify"),
+        ("channel", "list"),
+    ],
+)
+def test_a_missing_setting_is_named_with_the_way_out(arguments: tuple[str, ...]) -> None:
+    ended = turnlog(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert "TURNLOG_KAFKA is not set" in ended.err
+    assert "turnlog up" in ended.err
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("worker",), ("gateway", "--port", "0"), ("lease", "list"), ("audit", "verify"), ("topic", "ensure")],
+)
+def test_a_server_that_is_not_there_is_named_without_its_password(arguments: tuple[str, ...]) -> None:
+    ended = turnlog(*arguments, environment=NOWHERE)
+    assert (ended.code, ended.out) == (2, "")
+    assert "127.0.0.1" in ended.err
+    assert "hunter2" not in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_doctor_fails_on_servers_that_are_not_there_and_says_what_to_do() -> None:
+    ended = turnlog("doctor", "-o", "json", environment=NOWHERE)
+    checks = {check["check"]: check for check in json.loads(ended.out)}
+    assert ended.code == 1
+    assert (checks["kafka"]["result"], checks["postgres"]["result"]) == ("failed", "failed")
+    assert "TURNLOG_KAFKA" in checks["kafka"]["way_out"]
+    assert checks["partitions"]["result"] == "skipped"
+    assert "hunter2" not in ended.out
+
+
+def test_doctor_without_servers_looks_at_this_machine_and_is_content() -> None:
+    ended = turnlog("doctor", "-o", "json")
+    checks = {check["check"]: check["result"] for check in json.loads(ended.out)}
+    assert ended.code == 0
+    assert checks == {"python": "ok", "packages": "ok", "java": "ok", "settings": "skipped"}

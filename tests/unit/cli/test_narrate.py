@@ -1,0 +1,47 @@
+"""Journal entries as a person reads them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ops.cli.narrate import document, line, sentence
+from streams.core.events import RunMoved
+from tests.support.journals import CONVERSATION, answered, ready, taken_over
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_conversation_reads_as_a_story() -> None:
+    journal = taken_over()
+    story = [sentence(e.event) for e in journal.entries if e.event.conversation_id == CONVERSATION]
+    assert story[0] == "the conversation is opened in channel web by someone"
+    assert story[1].startswith("ana says: hello → gw-1.")
+    moved = next(e.event for e in journal.entries if isinstance(e.event, RunMoved))
+    to_and_from = f"turn 1 moves to {moved.to_member} from {moved.from_member} in agents/bots (epoch 2, member_left)"
+    assert f"{to_and_from}; superseded: 2" in story
+    assert story[-1] == f"turn 1 is answered in agents/bots by {moved.to_member} (message)"
+
+
+def test_a_turn_that_nobody_can_take_says_whom_it_waits_for() -> None:
+    journal = ready()
+    journal.leave("gw-1.1")
+    journal.leave("gw-1.2")
+    journal.say("anyone?")
+    assert sentence(journal.entries[-1].event) == "ana says: anyone?; waits for an agent of agents"
+
+
+def test_long_and_broken_text_stays_on_one_line() -> None:
+    journal = ready()
+    journal.say("a\nb " + "x" * 500)
+    told = line(journal.entries[-1])
+    assert "\n" not in told
+    assert "a b x" in told
+    assert len(told) < 320
+
+
+def test_an_entry_is_json_with_its_envelope_and_its_event() -> None:
+    entry = answered().entries[-1]
+    shown = json.loads(json.dumps(document(entry)))
+    assert (shown["event"], shown["lsn"], shown["status"]) == ("RunEnded", entry.lsn, "answered")

@@ -1,0 +1,28 @@
+"""What the benches compute from what they saw."""
+
+from __future__ import annotations
+
+import pytest
+
+from ops.bench.latency import quantile
+from ops.bench.sequencer import BenchFailed, Sequenced, _Look, _timed
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_quantile_is_the_nearest_rank() -> None:
+    ordered = [float(n) for n in range(1, 101)]
+    assert (quantile(ordered, 0.5), quantile(ordered, 0.99), quantile(ordered, 1.0)) == (50.0, 99.0, 100.0)
+    assert quantile([7.0], 0.99) == 7.0
+
+
+def test_the_clock_runs_from_before_the_first_record_to_the_last() -> None:
+    looks = [_Look(10.0, 1.0, 0), _Look(10.1, 1.2, 500), _Look(12.0, 3.0, 1_020)]
+    result = _timed(looks, 1_000)
+    assert (result.turns_per_s, result.cpu_us_per_turn) == (500.0, 2_000.0)
+    assert result == Sequenced(1_000, 2.0, 2.0)
+
+
+def test_a_worker_that_wrote_before_it_was_looked_at_gives_no_figure() -> None:
+    with pytest.raises(BenchFailed, match="before it was first looked at"):
+        _timed([_Look(10.0, 1.0, 3), _Look(12.0, 3.0, 1_020)], 1_000)
