@@ -28,26 +28,26 @@ from streams.runtime.kafka import JournalProducer, NewHeaders, Outbox, RecordBat
 
 class Pack:
     """The records of one transaction, in as few record batches as hold them; filled before the transaction begins, so
-    that no record can turn out to be too large inside it."""
+    that no record can turn out to be too large inside it.
 
-    __slots__ = ("_add", "_new_batch", "batches")
+    `batch` is the one to add to; once it takes no more, `overflow` opens the next.
+    """
+
+    __slots__ = ("_new_batch", "batch", "batches")
 
     def __init__(self, new_batch: Callable[[], RecordBatch]) -> None:
         self._new_batch = new_batch
-        self.batches = [new_batch()]
-        self._add = self.batches[0].add
+        self.batch = new_batch()
+        self.batches = [self.batch]
 
-    def add(self, key: bytes | None, value: bytes, headers: NewHeaders) -> None:
-        """Put a record at the end. `key` None: an event of the partition itself."""
-        if self._add(key, value, headers):
-            return
-        batch = self._new_batch()
-        if not batch.add(key, value, headers):
+    def overflow(self, key: bytes | None, value: bytes, headers: NewHeaders) -> None:
+        """Put a record that `batch` did not take into a new one, which is `batch` from here on."""
+        self.batch = self._new_batch()
+        self.batches.append(self.batch)
+        if not self.batch.add(key, value, headers):
             raise Unrecoverable(
                 f"a journal record of {len(value)} bytes does not fit into a batch; the core bounds its events"
             )
-        self.batches.append(batch)
-        self._add = batch.add
 
 
 class DeadLetters:

@@ -13,9 +13,11 @@ of `membership` stays at the first held record, so that a restart reads it again
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Container, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
+from operator import attrgetter
 
 import msgspec
 
@@ -40,9 +42,8 @@ from streams.runtime.signals import Goodbye, Heartbeat, Signal, Tick
 # So many membership records may wait behind one; then the topic is left unread until the head moves on.
 HELD_MAX = 4_000
 
-# Order of the topics within one millisecond of broker time.
-MEMBERSHIP, FRAMES, TURNS = range(3)
-Ranked = tuple[int, int, Record]
+_timestamp = attrgetter("timestamp")
+_topic = attrgetter("topic")
 
 
 class Batch(msgspec.Struct, gc=False):
@@ -182,21 +183,33 @@ class Intake:
 
     # ---------------------------------------------------------------------------------------------- membership
     def _merge(self, polled: Polled, resident: Container[str]) -> None:
-        """All three by append time; `self._read` follows, because held ones wait for it."""
-        ranked = [(record.timestamp, MEMBERSHIP, record) for record in polled.membership]
-        ranked += [(record.timestamp, FRAMES, record) for record in polled.frames]
-        ranked += [(record.timestamp, TURNS, record) for record in polled.turns]
-        ranked.sort(key=_by_time)
-        for topic, run in groupby(ranked, key=_by_topic):
-            records = [record for _, _, record in run]
-            end = records[-1].offset + 1
-            if topic == MEMBERSHIP:
-                self._held.extend(Held(record, self._membership(record)) for record in records)
-            elif topic == FRAMES:
-                self._keyed(records, self._codec.decode_frames, resident)
+        """All three by append time. Membership records are few: the others are cut at their times, not sorted in."""
+        keyed, times = _in_time(polled.frames, polled.turns)
+        start = 0
+        for change in polled.membership:
+            cut = bisect_left(times, change.timestamp, start)
+            self._keyed_run(keyed[start:cut], polled, resident)
+            start = cut
+            self._held.append(Held(change, self._membership(change)))
+            self._release()
+        self._keyed_run(keyed[start:], polled, resident)
+
+    def _keyed_run(self, records: Sequence[Record], polled: Polled, resident: Container[str]) -> None:
+        """Records of `turns` and `frames` in their order; `self._read` follows, because held ones wait for it."""
+        if not records:
+            return
+        if not polled.frames or not polled.turns:
+            runs = [records]
+        else:
+            runs = [list(run) for _, run in groupby(records, key=_topic)]
+        frames = polled.frames[0].topic if polled.frames else None
+        for run in runs:
+            end = run[-1].offset + 1
+            if run[0].topic == frames:
+                self._keyed(run, self._codec.decode_frames, resident)
                 self._read = msgspec.structs.replace(self._read, frames=end)
             else:
-                self._keyed(records, self._codec.decode_turns, resident)
+                self._keyed(run, self._codec.decode_turns, resident)
                 self._read = msgspec.structs.replace(self._read, turns=end)
             self._release()
 
@@ -258,9 +271,15 @@ class Intake:
         self._batch.commands.append(TimePassed(at=at, timestamp=timestamp))
 
 
-def _by_time(ranked: Ranked) -> tuple[int, int]:
-    return ranked[0], ranked[1]
+def _in_time(frames: Sequence[Record], turns: Sequence[Record]) -> tuple[list[Record], list[int]]:
+    """Both topics' records by append time, frames first within a millisecond, and those times.
 
-
-def _by_topic(ranked: Ranked) -> int:
-    return ranked[1]
+    Each topic keeps its own order whatever its times say: a time before that of an earlier record (a broker's clock was
+    set back) counts as that one's.
+    """
+    records = [*frames, *turns]
+    times = [*accumulate(map(_timestamp, frames), max), *accumulate(map(_timestamp, turns), max)]
+    if frames and turns:
+        order = sorted(range(len(records)), key=times.__getitem__)
+        return [records[index] for index in order], [times[index] for index in order]
+    return records, times

@@ -42,11 +42,14 @@ def headers_of(entry: Entry, trace: bytes | None) -> NewHeaders:
 
 def pack_entries(pack: Pack, codec: Codec, entries: Sequence[Entry], traces: Mapping[int, bytes]) -> None:
     """Encode `entries` into `pack`. `traces`: the `traceparent` of an entry's command, by the entry's index."""
-    encode, add = codec.encode_entry, pack.add
+    encode, add = codec.encode_entry, pack.batch.add
     for index, entry in enumerate(entries):
         conversation_id = entry.event.conversation_id
         key = None if conversation_id is None else conversation_id.encode()
-        add(key, encode(entry), headers_of(entry, traces.get(index) if traces else None))
+        value, headers = encode(entry), headers_of(entry, traces.get(index) if traces else None)
+        if not add(key, value, headers):
+            pack.overflow(key, value, headers)
+            add = pack.batch.add
 
 
 async def replay(reader: JournalReader, codec: Codec, offset: int) -> AsyncIterator[tuple[list[Entry], int]]:

@@ -43,7 +43,8 @@ async def opened(kafka: FakeKafka, lease: Lease | None = None) -> Committer:
 async def commit(committer: Committer, *values: bytes, letters: Sequence[DeadLetter] = ()) -> int:
     pack = committer.new_pack()
     for value in values:
-        pack.add(b"c1", value, [])
+        if not pack.batch.add(b"c1", value, []):
+            pack.overflow(b"c1", value, [])
     return await committer.commit(pack, letters)
 
 
@@ -150,7 +151,8 @@ async def test_a_record_that_no_batch_holds_is_found_before_the_transaction() ->
     kafka = FakeKafka()
     committer = await opened(kafka)
     pack = committer.new_pack()
-    pack.add(b"c1", b"small", [])
+    assert pack.batch.add(b"c1", b"small", [])
+    assert not pack.batch.add(b"c1", b"x" * 1_100_000, [])
     with pytest.raises(Unrecoverable, match="does not fit"):
-        pack.add(b"c1", b"x" * 1_100_000, [])
+        pack.overflow(b"c1", b"x" * 1_100_000, [])
     assert "begin" not in kafka.calls

@@ -95,6 +95,19 @@ async def test_within_a_millisecond_membership_comes_first() -> None:
     assert kinds(await Reading(world).take()) == [Join, CommitTurn]
 
 
+async def test_a_brokers_clock_that_is_set_back_changes_no_topics_own_order() -> None:
+    world = World()
+    world.turn("c1", "one")
+    frame(world)
+    world.kafka.now_ms -= 60_000
+    world.turn("c1", "two")
+    world.join()
+    world.turn("c1", "three")
+    batch = await Reading(world).take()
+    texts = [command.turn.text for command in batch.commands if isinstance(command, CommitTurn)]
+    assert texts == ["one", "two", "three"]
+
+
 async def test_conversations_that_are_not_in_memory_are_named() -> None:
     world = World()
     world.turn("c1", "hello")
