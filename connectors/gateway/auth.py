@@ -97,6 +97,8 @@ class Tokens:
 
     async def prepare(self, token: str) -> None:
         """Load the signing keys anew when this token names one that is not known: another gateway may have rotated."""
+        if token in self._verified:
+            return
         try:
             kid = jwt.get_unverified_header(token).get("kid")
         except jwt.InvalidTokenError:
