@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Container, Sequence
 from itertools import accumulate, groupby
 from operator import attrgetter
+from typing import TypeVar
 
 import msgspec
 
@@ -42,6 +43,8 @@ from streams.runtime.signals import Goodbye, Heartbeat, Signal, Tick
 # So many membership records may wait behind one; then the topic is left unread until the head moves on.
 HELD_MAX = 4_000
 
+Decoded = TypeVar("Decoded", bound=Command | Signal)
+
 _timestamp = attrgetter("timestamp")
 _topic = attrgetter("topic")
 
@@ -50,6 +53,8 @@ class Batch(msgspec.Struct, gc=False):
     """What one look at the intake came to. `absent`: conversations that are not in memory (or do not exist)."""
 
     commands: list[Command]
+    sources: list[Record]
+    """The record that each of the commands came of."""
     absent: set[str]
     letters: list[DeadLetter]
     positions: Positions
@@ -78,8 +83,12 @@ class Intake:
         worker: str,
         writer_epoch: int,
         positions: Positions,
+        quarantine: frozenset[str] = frozenset(),
     ) -> None:
-        self._codec = codec
+        """`positions`: where the source was opened. `quarantine`: origins of records that the core failed on."""
+        self._decode_turns = _screened(codec.decode_turns, quarantine)
+        self._decode_frames = _screened(codec.decode_frames, quarantine)
+        self._decode_membership = _screened(codec.decode_membership, quarantine)
         self._clock = clock
         self._liveness = liveness
         self._partition = partition
@@ -89,7 +98,7 @@ class Intake:
         self._held: deque[Held] = deque()
         self._suspect: Held | None = None
         self._read = positions
-        self._batch = Batch([], set(), [], positions, {})
+        self._batch = Batch([], [], set(), [], positions, {})
 
     @property
     def at(self) -> int:
@@ -103,9 +112,9 @@ class Intake:
 
     def take(self, polled: Polled, resident: Container[str]) -> Batch:
         """The commands of `polled`, and of what it no longer holds back. `resident`: conversations in memory."""
-        self._batch = batch = Batch([], set(), [], self._read, {})
+        self._batch = batch = Batch([], [], set(), [], self._read, {})
         if polled.turns and not (polled.frames or polled.membership):
-            self._keyed(polled.turns, self._codec.decode_turns, resident)
+            self._keyed(polled.turns, self._decode_turns, resident)
         elif polled:
             self._merge(polled, resident)
         self._read = polled.read
@@ -131,7 +140,7 @@ class Intake:
         self, records: Sequence[Record], decode: Callable[[Record, int], Command], resident: Container[str]
     ) -> None:
         batch, at = self._batch, self._clock.at
-        append = batch.commands.append
+        append, source = batch.commands.append, batch.sources.append
         for record in records:
             try:
                 command = decode(record, at)
@@ -144,6 +153,7 @@ class Intake:
             if record.headers:
                 self._keep_trace(record)
             append(command)
+            source(record)
 
     def _belongs(self, record: Record, conversation_id: str) -> bool:
         """Whether a conversation that is not in memory lies in this partition at all; if so it must be looked for."""
@@ -163,7 +173,7 @@ class Intake:
                 self._batch.traces[len(self._batch.commands)] = value
 
     def _reject(self, record: Record, problem: Undecodable) -> None:
-        origin = f"{record.topic}/{record.partition}/{record.offset}"
+        origin = origin_of(record)
         self._batch.letters.append(
             DeadLetter(
                 error=problem.reason,
@@ -179,7 +189,11 @@ class Intake:
             )
         )
         reject = Reject(at=self._clock.at, timestamp=record.timestamp, origin=origin, reason=problem.reason)
-        self._batch.commands.append(reject)
+        self._add(reject, record)
+
+    def _add(self, command: Command, source: Record) -> None:
+        self._batch.commands.append(command)
+        self._batch.sources.append(source)
 
     # ---------------------------------------------------------------------------------------------- membership
     def _merge(self, polled: Polled, resident: Container[str]) -> None:
@@ -206,16 +220,16 @@ class Intake:
         for run in runs:
             end = run[-1].offset + 1
             if run[0].topic == frames:
-                self._keyed(run, self._codec.decode_frames, resident)
+                self._keyed(run, self._decode_frames, resident)
                 self._read = msgspec.structs.replace(self._read, frames=end)
             else:
-                self._keyed(run, self._codec.decode_turns, resident)
+                self._keyed(run, self._decode_turns, resident)
                 self._read = msgspec.structs.replace(self._read, turns=end)
             self._release()
 
     def _membership(self, record: Record) -> Command | Signal | Undecodable:
         try:
-            return self._codec.decode_membership(record, self._clock.at)
+            return self._decode_membership(record, self._clock.at)
         except Undecodable as problem:
             return problem
 
@@ -225,9 +239,9 @@ class Intake:
             if isinstance(held.content, Undecodable):
                 self._reject(held.record, held.content)
             elif isinstance(held.content, Signal):
-                self._signal(held.content)
+                self._signal(held.content, held.record)
             else:
-                self._command(held.content)
+                self._command(held.content, held.record)
 
     def _must_wait(self, content: Command | Signal | Undecodable) -> bool:
         if isinstance(content, Leave):
@@ -239,36 +253,57 @@ class Intake:
     def _is_mine(self, tick: Tick) -> bool:
         return tick.writer_epoch == self._writer_epoch and tick.worker == self._worker
 
-    def _command(self, command: Command) -> None:
+    def _command(self, command: Command, source: Record) -> None:
         # Decoded when it arrived, decided now: what was held takes the log time of its release.
         now = self._clock.at
         if command.at != now:
             command = msgspec.structs.replace(command, at=now)
         if isinstance(command, Join | Leave | ApplyList):
             self._liveness.heard(command.gateway, now)
-        self._batch.commands.append(command)
+        self._add(command, source)
 
-    def _signal(self, signal: Signal) -> None:
-        at, commands = self._clock.at, self._batch.commands
+    def _signal(self, signal: Signal, source: Record) -> None:
+        at = self._clock.at
         match signal:
             case Heartbeat(timestamp=timestamp, gateway=gateway, n=n, config_version=version):
                 self._liveness.heard(gateway, at)
-                commands.append(GatewayBehind(at=at, timestamp=timestamp, gateway=gateway, n=n, config_version=version))
+                behind = GatewayBehind(at=at, timestamp=timestamp, gateway=gateway, n=n, config_version=version)
+                self._add(behind, source)
             case Goodbye(timestamp=timestamp, gateway=gateway):
                 self._liveness.forget(gateway)
-                commands.append(GatewayExpired(at=at, timestamp=timestamp, gateway=gateway, reason="stopped"))
+                self._add(GatewayExpired(at=at, timestamp=timestamp, gateway=gateway, reason="stopped"), source)
             case Tick() if self._is_mine(signal):
-                self._tick(signal.timestamp)
+                self._tick(signal.timestamp, source)
             case _:  # a tick of an earlier writer: its time counts for nothing
                 pass
 
-    def _tick(self, timestamp: int) -> None:
+    def _tick(self, timestamp: int, source: Record) -> None:
         if self._clock.tick(timestamp).restart:
             self._liveness.restart(self._clock.at)
         at = self._clock.at
         for gateway in self._liveness.expired(at):
-            self._batch.commands.append(GatewayExpired(at=at, timestamp=timestamp, gateway=gateway))
-        self._batch.commands.append(TimePassed(at=at, timestamp=timestamp))
+            self._add(GatewayExpired(at=at, timestamp=timestamp, gateway=gateway), source)
+        self._add(TimePassed(at=at, timestamp=timestamp), source)
+
+
+def origin_of(record: Record) -> str:
+    """The id of an intake record: `<topic>/<partition>/<offset>`."""
+    return f"{record.topic}/{record.partition}/{record.offset}"
+
+
+def _screened(decode: Callable[[Record, int], Decoded], quarantine: frozenset[str]) -> Callable[[Record, int], Decoded]:
+    """`decode`, or where something is in quarantine one that refuses it."""
+    if not quarantine:
+        return decode
+
+    def screened(record: Record, at: int) -> Decoded:
+        if origin_of(record) in quarantine:
+            raise Undecodable(
+                Reason.UNDECIDABLE, "the core failed on this record twice; the worker's log has the error"
+            )
+        return decode(record, at)
+
+    return screened
 
 
 def _in_time(frames: Sequence[Record], turns: Sequence[Record]) -> tuple[list[Record], list[int]]:

@@ -38,7 +38,7 @@ from streams.fence.clock import monotonic_s
 from streams.fence.port import Fenced, FenceUnavailable, HeldBy, Lease
 from streams.runtime.kafka import Doubt, KafkaUnavailable, Unrecoverable
 from streams.runtime.ports import Ports
-from streams.runtime.writer import StaleLeases, Writer
+from streams.runtime.writer import StaleLeases, Undecidable, Writer
 
 log = structlog.get_logger(__name__)
 
@@ -95,6 +95,9 @@ class Sequencer(Service):
         self._leaving = asyncio.Event()
         self._ended = asyncio.Event()
         self._lost: str | None = None
+        self._suspect = ""
+        """Origin of the record that the core failed on last."""
+        self._quarantine: set[str] = set()
         self._failures = 0
         self._claimed_at = time.monotonic()
         self._show()
@@ -137,7 +140,7 @@ class Sequencer(Service):
     # -------------------------------------------------------------------------------------------- one writer epoch
     async def _epoch(self) -> None:
         """From OPENING through one writer epoch to the next OPENING, or to the end."""
-        writer = Writer(self.lease, self._ports)
+        writer = Writer(self.lease, self._ports, frozenset(self._quarantine))
         problem: Exception | None = None
         try:
             await self._run(writer)
@@ -257,6 +260,12 @@ class Sequencer(Service):
                 log.error("the lease store is behind the journal: was it restored?", **about)
             case KafkaUnavailable() | FenceUnavailable():
                 log.warning("cannot go on now", **about)
+            case Undecidable():
+                # The first time the state may have been at fault, which is rebuilt; the second time it is the record.
+                if problem.origin == self._suspect:
+                    self._quarantine.add(problem.origin)
+                self._suspect = problem.origin
+                log.error("the core failed", exc_info=problem, **about)
             case _:
                 log.error("unexpected error: starting over", partition=self.partition, exc_info=problem)
 

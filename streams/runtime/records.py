@@ -58,6 +58,7 @@ class Reason(StrEnum):
     TRAILING_BYTES = "trailing_bytes"
     KEY_MISMATCH = "key_mismatch"
     WRONG_PARTITION = "wrong_partition"
+    UNDECIDABLE = "undecidable"
 
 
 class Undecodable(Exception):

@@ -31,7 +31,7 @@ from streams.fence.clock import monotonic_s
 from streams.fence.port import FenceUnavailable, Lease, Positions
 from streams.runtime.codec import Undecodable
 from streams.runtime.commit import Committer
-from streams.runtime.intake import Batch, Intake
+from streams.runtime.intake import Batch, Intake, origin_of
 from streams.runtime.journal import pack_entries, replay
 from streams.runtime.kafka import Unrecoverable, closed
 from streams.runtime.liveness import Liveness
@@ -53,6 +53,14 @@ class StaleLeases(Exception):
         self.highest = highest
 
 
+class Undecidable(Exception):
+    """The core failed on a command: a mistake in the code, which must not stand in the way of what comes behind it."""
+
+    def __init__(self, origin: str, error: Exception) -> None:
+        super().__init__(f"the core failed on {origin}: {type(error).__name__}: {error}")
+        self.origin = origin
+
+
 class Saving(NamedTuple):
     """A checkpoint on its way to the store."""
 
@@ -63,8 +71,10 @@ class Saving(NamedTuple):
 class Writer:
     """One writer epoch. `open` it, call `turn` for as long as it goes well, `close` it in any case."""
 
-    def __init__(self, lease: Lease, ports: Ports) -> None:
+    def __init__(self, lease: Lease, ports: Ports, quarantine: frozenset[str] = frozenset()) -> None:
+        """`quarantine`: origins of intake records that go to dead-letters, because the core failed on them before."""
         self.lease = lease
+        self._quarantine = quarantine
         self._ports = ports
         self._partition = lease.partition
         self._token = lease.token
@@ -107,6 +117,7 @@ class Writer:
             worker=self._token.worker,
             writer_epoch=self._token.writer_epoch,
             positions=self._positions,
+            quarantine=self._quarantine,
         )
         # The broker's time of the first tick is the one of WriterOpened; a new partition's log time starts with it.
         timestamp = await self.tick()
@@ -116,7 +127,7 @@ class Writer:
             at=clock.at, timestamp=timestamp, writer_epoch=self._token.writer_epoch, worker=self._token.worker
         )
         entries = step(state, opened, self._token.writer_epoch)
-        await self._commit(Batch([opened], set(), [], self._positions, {}), entries)
+        await self._commit(Batch([opened], [], set(), [], self._positions, {}), entries)
 
     async def _load(self) -> Partition:
         """Steps 2 and 3: my token in the checkpoint's row, then what it holds."""
@@ -172,17 +183,21 @@ class Writer:
 
     def _decided(self, state: Partition, batch: Batch) -> list[Entry]:
         """Step 2. `batch.traces` is rewritten from the index of a command to that of its first entry."""
-        epoch = self._token.writer_epoch
+        epoch, traces = self._token.writer_epoch, batch.traces
         entries: list[Entry] = []
-        if batch.traces:
-            traces, batch.traces = batch.traces, {}
-            for index, command in enumerate(batch.commands):
-                if index in traces:
-                    batch.traces[len(entries)] = traces[index]
-                entries += step(state, command, epoch)
-        else:
-            for command in batch.commands:
-                entries += step(state, command, epoch)
+        index = 0
+        try:
+            if traces:
+                batch.traces = {}
+                for index, command in enumerate(batch.commands):
+                    if index in traces:
+                        batch.traces[len(entries)] = traces[index]
+                    entries += step(state, command, epoch)
+            else:
+                for index, command in enumerate(batch.commands):  # noqa: B007 -- read when a step fails
+                    entries += step(state, command, epoch)
+        except Exception as error:
+            raise Undecidable(origin_of(batch.sources[index]), error) from error
         return entries
 
     async def _commit(self, batch: Batch, entries: list[Entry]) -> None:

@@ -6,6 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from streams.core.commands import Command, CommitTurn
+from streams.core.events import Entry, Rejected
+from streams.core.fold import step
+from streams.core.state import Partition
 from streams.fence.port import HeldBy, Lease
 from streams.runtime import partition as module
 from streams.runtime.kafka import Doubt, KafkaUnavailable
@@ -165,6 +169,28 @@ async def test_an_error_that_nobody_foresaw_starts_the_partition_over() -> None:
         world.configure()
         await until(lambda: "ConfigChanged" in world.kinds())
         assert running.lease.token.writer_epoch == 2
+
+
+async def test_a_record_that_the_core_fails_on_goes_to_dead_letters_and_the_partition_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(state: Partition, command: Command, writer_epoch: int) -> list[Entry]:
+        if isinstance(command, CommitTurn) and command.turn.text == "poison":
+            raise KeyError("a mistake in the core")
+        return step(state, command, writer_epoch)
+
+    monkeypatch.setattr("streams.runtime.writer.step", failing)
+    world = World()
+    world.configure()
+    world.converse("c1")
+    for text in ("before", "poison", "after"):
+        world.turn("c1", text)
+    async with sequencer(world) as running:
+        await until(lambda: world.kinds().count("TurnCommitted") == 2)
+        assert running.lease.token.writer_epoch == 3, "twice, so that a state at fault is not blamed on the record"
+    (letter,) = world.kafka.readable("dead-letters", 0)
+    assert world.codec.decode_dead_letter(letter.value).origin == "turns/0/2"
+    assert [e.event.reason for e in world.journal() if isinstance(e.event, Rejected)] == ["undecidable"]
 
 
 async def test_a_restored_lease_store_is_lifted_above_the_journal() -> None:
