@@ -40,6 +40,8 @@ from streams.topics import verify as verify_topics
 READY_VARIABLE = "TURNLOG_READY"
 SESSION_TIMEOUT_S = 10.0
 HEARTBEAT_S = 1.0
+# A record has at most 384 KiB: what faust holds in front of the writer stays below 200 MB at the very worst.
+BUFFERED_RECORDS = 500
 
 OnReady = Callable[[Mapping[str, Any]], None]
 
@@ -122,6 +124,7 @@ def create(settings: Settings, on_ready: OnReady | None = None) -> ProjectorApp:
         broker=[URL(f"kafka://{address}") for address in settings.kafka.split(",")],
         Worker=ProjectorWorker,
         topic_allow_declare=False,
+        stream_buffer_maxsize=BUFFERED_RECORDS,
         topic_disable_leader=True,
         broker_session_timeout=SESSION_TIMEOUT_S,
         broker_heartbeat_interval=HEARTBEAT_S,

@@ -22,6 +22,8 @@ from streams.fence.port import FenceUnavailable
 
 APPLICATION_NAME = "turnlog"
 CONNECT_TIMEOUT_S = 5
+# A socket that was shut down wakes whoever waits on it at the loop's next turn.
+NOTICE_S = 1.0
 
 T = TypeVar("T")
 Work = Callable[[AsyncConnection[Any]], Awaitable[T]]
@@ -127,10 +129,11 @@ class Session:
 
     async def _stop(self, task: asyncio.Future[T]) -> None:
         """End a call that may hang in the server, and drop the connection it hung on."""
-        if self._connection is None:
-            task.cancel()  # still connecting: nothing is running in the server
-        else:
+        if self._connection is not None:
             shut_down(self._connection)
+            await asyncio.wait({task}, timeout=NOTICE_S)
+        # Still connecting, or waiting for something else than the server.
+        task.cancel()
         await asyncio.wait({task})
         if not task.cancelled():
             task.exception()  # seen: the caller gets the time-out or the cancellation instead

@@ -40,7 +40,9 @@ from streams.projector.store import Position, ProjectionStore
 
 log = structlog.get_logger(__name__)
 
+# What waits becomes one batch: its JSON must stay far below the 1 GiB that PostgreSQL takes as one value.
 PENDING_MAX = 4_000
+PENDING_MAX_BYTES = 16 << 20
 # Records are gathered for so long before they are written, unless there are plenty: a batch costs like 20 records.
 LINGER_S = 0.01
 PLENTY = 500
@@ -122,6 +124,7 @@ class ProjectionWriter:
         self._sleep = sleep
         self._partitions: dict[int, Followed] = {}
         self._pending: list[JournalRecord] = []
+        self._pending_bytes = 0
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
         self._waits_for = ""
@@ -130,10 +133,11 @@ class ProjectionWriter:
     # -------------------------------------------------------------------------------------------- from outside
     async def put(self, record: JournalRecord) -> None:
         """Take a record; waits while too many are pending, so that a slow database slows the reader down."""
-        while len(self._pending) >= PENDING_MAX:
+        while len(self._pending) >= PENDING_MAX or self._pending_bytes >= PENDING_MAX_BYTES:
             self._room.clear()
             await self._room.wait()
         self._pending.append(record)
+        self._pending_bytes += len(record.value or b"")
         self._arrived.set()
 
     async def assigned(self, partitions: Collection[int]) -> Mapping[int, int]:
@@ -170,7 +174,7 @@ class ProjectionWriter:
         """Write what comes, for ever. Raises nothing but what is a mistake in this program."""
         while True:
             await self._wait_for_work()
-            records, self._pending = self._pending, []
+            records, self._pending, self._pending_bytes = self._pending, [], 0
             self._room.set()
             for followed in self._due():
                 await self._attend(followed, [])

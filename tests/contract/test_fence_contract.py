@@ -370,6 +370,15 @@ async def test_a_saved_checkpoint_comes_back_to_the_next_taker(store: Store) -> 
     }
 
 
+async def test_asking_for_no_conversation_gives_none(store: Store) -> None:
+    checkpoints = store.checkpoints()
+    token = Token(1, "wk-a")
+    await checkpoints.take(0, token)
+    assert await checkpoints.load(0, token, 0, []) == {}
+    assert await checkpoints.load_keys(0, token, 0, [], 0) == []
+    assert await checkpoints.load_hot(0, token, 0) == []
+
+
 async def test_a_zombies_save_is_refused_even_before_the_next_owners_first(store: Store) -> None:
     checkpoints = store.checkpoints()
     zombie, owner = Token(1, "wk-a"), Token(2, "wk-b")

@@ -17,7 +17,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from streams.fence.checkpoint import PostgresCheckpoints
-from streams.fence.connection import Session
+from streams.fence.connection import Session, SessionPool
 from streams.fence.lease import PostgresLeases
 from streams.fence.migrate import migrate
 from streams.fence.port import (
@@ -292,6 +292,19 @@ async def test_a_database_that_hangs_costs_a_caller_its_limit_and_no_more(databa
     proxy.thaw()
     assert isinstance(await leases.claim(0), Lease)
     await leases.close()
+
+
+async def test_callers_of_a_pool_that_hangs_are_all_let_go(database: str) -> None:
+    pool = SessionPool(database, "test", size=1, limit_s=0.5)
+
+    async def hang(_: object) -> None:
+        await asyncio.Event().wait()
+
+    outcomes = await asyncio.wait_for(asyncio.gather(*(pool.run(hang) for _ in range(3)), return_exceptions=True), 20)
+    assert [type(outcome) for outcome in outcomes] == [FenceUnavailable] * 3
+    assert any("connections were busy" in str(outcome) for outcome in outcomes)
+    await pool.run(lambda connection: connection.execute("SELECT 1"))
+    await pool.close()
 
 
 async def test_a_cancelled_caller_is_let_go_though_the_database_hangs(database: str, exits: AsyncExitStack) -> None:

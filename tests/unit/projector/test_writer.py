@@ -16,7 +16,7 @@ from streams.projector.metrics import ProjectorMetrics
 from streams.projector.order import JournalRecord
 from streams.projector.rows import Rows
 from streams.projector.store import Position
-from streams.projector.writer import PENDING_MAX, STALLED_RETRY_S, ProjectionWriter
+from streams.projector.writer import PENDING_MAX, PENDING_MAX_BYTES, STALLED_RETRY_S, ProjectionWriter
 from streams.runtime.codec import Codec
 from tests.support.story import long_story
 
@@ -318,10 +318,15 @@ async def test_records_of_a_partition_that_was_taken_away_are_dropped() -> None:
     assert bench.store.lsns == []
 
 
-async def test_a_slow_database_slows_the_reader_down() -> None:
+@pytest.mark.parametrize(
+    ("count", "record"),
+    [(PENDING_MAX, RECORDS[0]), (16, JournalRecord(0, 0, bytes(PENDING_MAX_BYTES // 16)))],
+    ids=["many", "large"],
+)
+async def test_a_slow_database_slows_the_reader_down(count: int, record: JournalRecord) -> None:
     bench = Bench()
-    for _ in range(PENDING_MAX):
-        await bench.writer.put(RECORDS[0])
+    for _ in range(count):
+        await bench.writer.put(record)
     waiting = asyncio.create_task(bench.writer.put(RECORDS[0]))
     await bench.settle()
     assert not waiting.done()
