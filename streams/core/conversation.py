@@ -283,7 +283,6 @@ def _join(state: Partition, conversation: Conversation, entry: Entry, event: Tur
 
 def evolve_owner_changed(_: Partition, conversation: Conversation, __: Entry, event: OwnerChanged) -> None:
     """The group's owner from the next turn on."""
-    conversation.plan = None
     if event.owner is None:
         conversation.owners.pop(event.group, None)
     else:

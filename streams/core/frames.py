@@ -43,7 +43,7 @@ from streams.core.ids import frame_key, message_id
 from streams.core.limits import RUN_EVENTS_MAX, RUN_FRAMES_MAX, problem_of_frame, problem_of_ids
 from streams.core.ownership import owner_of
 from streams.core.routing import plan_of
-from streams.core.runs import SYSTEM, end, run_of, watch
+from streams.core.runs import end, run_of, watch
 from streams.core.state import Conversation, ImpossibleEvent, Partition, Progress, Run
 
 STRUCTURED: Final = frozenset({"genui", "tool_call", "interrupt", "interrupt_resolved", "event", "skill"})
@@ -117,8 +117,6 @@ def _correlate(conversation: Conversation, command: CommitFrame) -> Target:
     client_id = command.frame.client_id
     if command.run_id is not None:
         run = conversation.runs.get(command.run_id)
-        if run is not None and run.group != command.group:
-            run = None
         return _named(conversation, command, run, command.run_id)
     turn_id = None if client_id is None else _TURN_OF_CLIENT_ID.search(client_id)
     if turn_id is not None:
@@ -389,9 +387,8 @@ def evolve_frame(state: Partition, conversation: Conversation, entry: Entry, eve
     progress = run.progress
     if progress is None:
         progress = run.progress = Progress(entry.at)
-    if event.sender != SYSTEM:
-        progress.active_at = entry.at
-        run.adopted_at = 0
+    progress.active_at = entry.at
+    run.adopted_at = 0
     if event.seq:
         _count(conversation, progress, event)
     watch(state, conversation, run)

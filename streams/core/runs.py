@@ -296,8 +296,6 @@ def forget_run(state: Partition, conversation: Conversation, run: Run) -> None:
     release(state, conversation, run)
     del conversation.runs[run.id]
     state.timers.drop(run.id)
-    if run.progress is not None:
-        conversation.asking -= len(run.progress.asks)
     if run.member is not None and conversation.current.get(run.member) == run.id:
         del conversation.current[run.member]
     conversation.ended[run.id] = EndedRun(run.turn_id, run.generation)
@@ -363,9 +361,7 @@ def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, eve
         if run.progress is not None and run.progress.started:
             conversation.current[event.to_member] = run.id
     else:
-        if run.progress is not None:
-            conversation.asking -= len(run.progress.asks)
-            run.progress = None
+        run.progress = None
         if event.superseded:
             run.generation += 1
     watch(state, conversation, run)

@@ -35,6 +35,17 @@ def test_the_next_user_message_is_the_answer_and_joins_that_run(world: World) ->
     assert answer.assigned == (Assignment("auditors", "x", "c/3/auditors"),), "other groups get a run of their own"
 
 
+def test_it_is_the_answer_too_where_one_group_has_answered_turn_after_turn() -> None:
+    world = World()
+    world.join("a", settle=True)
+    world.open()
+    for seq in (1, 2, 3):
+        world.say()
+        world.read("a", seq)
+    world.send("a", "interrupt", id="ask-1")
+    assert turn(world.say("yes")).interrupt_id == "ask-1"
+
+
 def test_one_ask_takes_one_answer(world: World) -> None:
     world.say("yes")
     after = turn(world.say("and another thing"))

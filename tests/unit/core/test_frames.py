@@ -237,7 +237,7 @@ class TestFenced:
 
     def test_a_member_that_ended_or_claims_another_group(self, world: World) -> None:
         world.say()
-        assert reason(world.send("a", group="agents/other")) is RefusedReason.FENCED
+        assert reason(world.send("a", group="agents/other", run=run_id(1))) is RefusedReason.FENCED
         world.leave("a")
         for kind in ("text", "read", "run", "genui", "error"):
             assert reason(world.send("a", kind)) is RefusedReason.FENCED

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from hashlib import blake2b
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streams.core.commands import ApplyConfig
 from streams.core.events import MoveReason, OwnerChanged, RunOpened, TurnCommitted
 from streams.core.ownership import owner_of, weight, winner
 from tests.support.partition_world import GROUP, SETTLE_MS, World
@@ -61,7 +63,13 @@ def test_a_member_is_eligible_once_it_has_settled() -> None:
     world.pass_time(SETTLE_MS - 1)
     assert {owner_of(world.state, GROUP, f"c{number}", world.at) for number in range(40)} == {"a"}
     world.pass_time(1)
-    assert {owner_of(world.state, GROUP, f"c{number}", world.at) for number in range(40)} == {"a", "b"}
+    for number in range(40):
+        world.say(id_=f"c{number}")
+        assert (
+            last_owner(world)
+            == owner_of(world.state, GROUP, f"c{number}", world.at)
+            == winner(["a", "b"], f"c{number}")
+        )
 
 
 def test_while_none_has_settled_every_member_counts() -> None:
@@ -165,6 +173,19 @@ def test_a_turn_for_a_channel_without_members_waits_for_the_first_group_there() 
         (2, "agents/new", "a"),
     ]
     assert not world.join("b", "agents/later")[1:], "only the first group that joins gets what waited"
+
+
+@pytest.mark.parametrize("target", [{"id": "t", "kind": "websocket", "active": False}, {"id": "t", "kind": "web"}])
+def test_a_route_to_what_is_no_active_agent_channel_is_no_route(target: dict[str, object]) -> None:
+    world = World()
+    channels = [{"id": "web"}, target]
+    text = json.dumps({"version": 2, "channels": channels, "routes": [{"from": "web", "to": ["t", "nowhere"]}]})
+    world.do(ApplyConfig(at=world.at, timestamp=world.wall, version=2, document=text))
+    world.join("a", "t", settle=True)
+    world.open()
+    [turn] = world.say()
+    assert isinstance(turn, TurnCommitted)
+    assert (turn.assigned, turn.waiting) == ((), ())
 
 
 def test_a_channel_routed_nowhere_opens_no_run() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from streams.core.commands import OpenWriter, TimePassed
 from streams.core.events import (
     Event,
     FrameCommitted,
@@ -19,6 +20,7 @@ from streams.core.events import (
     RunStatus,
     TurnCommitted,
 )
+from streams.core.fold import step
 from streams.core.ownership import owner_of
 from tests.support.partition_world import GROUP, World
 
@@ -242,6 +244,34 @@ class TestAdoption:
         world.pass_time(ADOPT_MS - 1)
         world.read("a2", 1)
         assert world.pass_time(ADOPT_MS) == []
+
+    def test_a_chunk_in_time_keeps_it_as_well(self) -> None:
+        world = one_member()
+        world.leave("a")
+        world.join("a2", watermarks={"c": 1})
+        world.pass_time(ADOPT_MS - 1)
+        world.chunk("a2", "s")
+        assert world.pass_time(ADOPT_MS) == []
+
+    def test_time_without_a_writer_does_not_count(self) -> None:
+        world = one_member()
+        world.leave("a")
+        world.join("a2", watermarks={"c": 1})
+        world.at += ADOPT_MS - 1
+        step(world.state, OpenWriter(at=world.at, timestamp=0, writer_epoch=2, worker="wk-2"), 2)
+        world.at += ADOPT_MS - 1
+        assert step(world.state, TimePassed(at=world.at, timestamp=0), 2) == []
+        assert step(world.state, TimePassed(at=world.at + 1, timestamp=0), 2)
+
+    def test_what_its_process_was_working_on_is_still_what_it_works_on(self) -> None:
+        world = one_member()
+        world.say()
+        world.read("a", 2)
+        world.leave("a")
+        world.join("a2", watermarks={"c": 2})
+        [frame] = world.chunk("a2", "s")
+        assert isinstance(frame, FrameCommitted)
+        assert frame.run_id == f"c/2/{GROUP}"
 
     def test_it_is_correlated_though_it_was_not_given_over_this_connection(self) -> None:
         world = one_member()
