@@ -41,6 +41,12 @@ async def serving(agent: Agent, gateway: ScriptedGateway, **welcome: Any) -> Asy
         await agent.stop(budget=0)
 
 
+async def taken(peer: Peer) -> None:
+    """Returns once the agent has read all that was sent to it before: it shows by beginning a turn elsewhere."""
+    await peer.turn("elsewhere", "mark", seq=1)
+    assert (await peer.receive())["conversationId"] == "elsewhere"
+
+
 def echo(agent: Agent) -> None:
     @agent.on_turn
     async def answer(turn: Turn) -> str:
@@ -145,6 +151,25 @@ async def test_pieces_written_within_a_moment_travel_as_one_chunk(gateway: Scrip
         assert (await peer.inner("c1"))["done"] is True
 
 
+async def test_a_message_does_not_overtake_what_was_streamed_before_it(gateway: ScriptedGateway) -> None:
+    agent = agent_of(gateway, flush_every=60.0)
+
+    @agent.on_turn
+    async def answer(turn: Turn, reply: Reply) -> None:
+        stream = reply.stream()
+        await stream.write("first")
+        await reply.text("second")
+
+    async with serving(agent, gateway) as peer:
+        await peer.turn("c1", "count", seq=1)
+        await peer.until("c1", type="run")
+        assert (await peer.inner("c1"))["chunk"]["content"] == "first"
+        message = await peer.inner("c1")
+        assert message["data"] == {"text": "second"}
+        await peer.ack("c1", message, seq=3)
+        assert (await peer.inner("c1"))["done"] is True  # what a handler leaves open is closed for it
+
+
 async def test_a_slow_writers_last_piece_leaves_without_waiting_for_the_next(gateway: ScriptedGateway) -> None:
     agent = agent_of(gateway, flush_every=0.001)
     hold = asyncio.Event()
@@ -244,6 +269,22 @@ async def test_an_unacknowledged_message_is_sent_again_with_its_id_on_the_next_c
         assert second == {name: value for name, value in first.items() if name != "runEpoch"}
         await again.ack("c1", second, seq=5, duplicate=True)
         assert (await again.inner("c1"))["data"] == {"status": "finished"}
+
+
+async def test_a_gateway_that_goes_away_says_when_to_come_back(gateway: ScriptedGateway) -> None:
+    asked: list[float | None] = []
+
+    class Listening(Backoff):
+        def next(self, asked_s: float | None = None) -> float:
+            asked.append(asked_s)
+            return 0.0
+
+    agent = Agent(gateway.url, token="t", backoff=Listening())
+    echo(agent)
+    async with serving(agent, gateway) as peer:
+        await peer.close(1012, '{"reason":"drain","retryAfterMs":250}')
+        await gateway.welcomed()
+    assert asked == [0.25]
 
 
 async def test_a_conversation_with_nothing_in_hand_is_not_claimed_after_a_reconnect(gateway: ScriptedGateway) -> None:
@@ -395,6 +436,8 @@ async def test_an_abort_that_names_a_run_cancels_that_run_only(gateway: Scripted
         await peer.turn("c1", "two", seq=2)
         await peer.until("c1", type="run")
         await peer.say("c1", {"type": "abort", "run": "c1/7/agents"})
+        await taken(peer)
+        assert cancelled == []
         await peer.say("c1", {"type": "abort", "run": "c1/1/agents", "runEpoch": 1})
         assert (await peer.inner("c1"))["data"] == {"status": "aborted"}
         assert cancelled == ["one"]
@@ -417,8 +460,9 @@ async def test_an_abort_of_an_epoch_that_is_over_changes_nothing(gateway: Script
         await peer.turn("c1", "hi", seq=1, epoch=3)
         await peer.until("c1", type="run")
         await peer.say("c1", {"type": "abort", "run": "c1/1/agents", "runEpoch": 2})
+        await taken(peer)
         hold.set()
-        assert (await peer.inner("c1"))["data"] == {"text": "done"}
+        assert (await peer.until("c1", type="text"))["data"] == {"text": "done"}
 
 
 async def test_a_handler_that_ignores_its_cancellation_can_send_nothing_more(gateway: ScriptedGateway) -> None:
@@ -505,6 +549,29 @@ async def test_stop_lets_what_runs_finish_and_starts_nothing_more(gateway: Scrip
     assert await peer.closed() == 1000
     await stopping
     assert began == ["one"]
+
+
+async def test_a_turn_that_waits_for_room_is_not_started_by_a_draining_agent(gateway: ScriptedGateway) -> None:
+    agent = agent_of(gateway, most_at_once=1)
+    hold = asyncio.Event()
+    began: list[str] = []
+
+    @agent.on_turn
+    async def answer(turn: Turn) -> None:
+        began.append(turn.conversation)
+        await hold.wait()
+
+    starting = asyncio.create_task(agent.start())
+    peer = await gateway.welcomed()
+    await starting
+    await peer.turn("a", "x", seq=1)
+    await peer.turn("b", "x", seq=1)
+    await peer.until("a", type="run")
+    stopping = asyncio.create_task(agent.stop(budget=5))
+    await asyncio.sleep(0)  # the drain has begun
+    hold.set()
+    await stopping
+    assert began == ["a"]
 
 
 async def test_a_handler_beyond_the_drain_budget_is_cancelled_and_its_run_left_to_others(
