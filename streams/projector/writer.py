@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 # What waits becomes one batch: its JSON must stay far below the 1 GiB that PostgreSQL takes as one value.
 PENDING_MAX = 4_000
 PENDING_MAX_BYTES = 16 << 20
-# Records are gathered for so long before they are written, unless there are plenty: a batch costs like 20 records.
+# A batch costs like 20 records: one that would follow another so soon gathers records first, unless there are plenty.
 LINGER_S = 0.01
 PLENTY = 500
 BACKOFF_FIRST_S = 0.1
@@ -116,6 +116,7 @@ class ProjectionWriter:
         linger_s: float = LINGER_S,
     ) -> None:
         self._linger_s = linger_s
+        self._wrote_at = -linger_s
         self._store = store
         self._journal = journal
         self._decode = decode
@@ -182,6 +183,7 @@ class ProjectionWriter:
             for partition, group in groupby(sorted(records, key=_partition), _partition):
                 if partition in self._partitions:
                     await self._attend(self._partitions[partition], list(group))
+            self._wrote_at = self._clock()
 
     # -------------------------------------------------------------------------------------------- one partition
     async def _attend(self, followed: Followed, records: Sequence[JournalRecord]) -> None:
@@ -298,7 +300,7 @@ class ProjectionWriter:
                 await asyncio.wait_for(self._arrived.wait(), wait_s)
             except TimeoutError:
                 return
-        if self._linger_s and len(self._pending) < PLENTY:
+        if self._clock() - self._wrote_at < self._linger_s and len(self._pending) < PLENTY:
             await self._sleep(self._linger_s)
 
     def _due(self) -> Sequence[Followed]:

@@ -154,17 +154,19 @@ async def test_what_waits_while_one_batch_is_written_becomes_the_next() -> None:
     assert bench.store.batches < 3
 
 
-async def test_records_that_come_one_by_one_are_gathered_for_a_moment() -> None:
+async def test_a_batch_right_after_another_gathers_records_and_a_lone_one_is_written_at_once() -> None:
     bench = Bench(linger_s=0.01)
+    await bench.writer.assigned([0])
+    bench.now = 5.0
     async with running(bench):
-        await bench.writer.assigned([0])
         await bench.settle()
-        for record in RECORDS:
-            await bench.writer.put(record)
-        await bench.settle()
+        bench.now += 1
+        bench.slept.clear()
+        await bench.deliver(RECORDS[:1])
+        assert (bench.store.batches, bench.slept) == (1, [])
+        await bench.deliver(RECORDS[1:])
+    assert (bench.store.batches, bench.slept) == (2, [0.01])
     assert bench.store.lsns == all_lsns()
-    assert set(bench.slept) == {0.01}
-    assert bench.store.batches == 1
 
 
 async def test_an_assignment_starts_where_the_rows_are() -> None:
