@@ -80,6 +80,11 @@ class Child:
     _drain: asyncio.Task[None] | None = None
 
     @property
+    def started(self) -> bool:
+        """A process was started; it may have ended since."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         """Process id of the present process. `RuntimeError` before the first start."""
         if self._process is None:

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ import psutil
 from aiokafka import TopicPartition
 
 from ops.bench.fill import Filler, producer_to
-from ops.children import Child, ChildPlan, ChildState
+from ops.children import Child, ChildPlan
 from ops.journal import REQUEST_LIMIT_S
 from streams.core.events import TurnCommitted
 from streams.runtime.codec import Codec
@@ -25,6 +25,8 @@ from streams.settings import Settings
 from streams.topics import Topics
 
 LOOK_EVERY_S: Final = 0.02
+OPENING_RECORDS: Final = 16
+"""Opening a partition writes at most so many records (WriterOpened, channels, members, positions, markers)."""
 QUIET_S: Final = 1.0
 """A journal with more records than turns that has not grown for so long is whole; its turns are counted then."""
 STALLED_S: Final = 30.0
@@ -39,7 +41,11 @@ class BenchFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sequenced:
-    """What was measured. The clock runs from the worker's first record in the journal to its last."""
+    """What was measured. The clock runs from when the worker had opened its partitions to its last commit.
+
+    As for the floor, starting up does not count; were a turn committed before the last partition was open, the clock
+    would run from before that.
+    """
 
     turns: int
     seconds: float
@@ -63,6 +69,8 @@ class _Look:
     cpu_seconds: float
     written: int
     """Offsets of the journal, all partitions."""
+    opened: int
+    """Partitions whose journal has begun."""
 
 
 async def measure_sequencer(settings: Settings, turns: int, partitions: int, notify: Notify) -> Sequenced:
@@ -80,17 +88,16 @@ async def measure_sequencer(settings: Settings, turns: int, partitions: int, not
         try:
             notify("starting the worker")
             with tempfile.TemporaryDirectory(prefix="turnlog-bench-") as logs:
-                looks = await _run_worker(settings, Path(logs), turns, partitions, notify)
+                return await _run_worker(settings, Path(logs), turns, partitions, notify)
         finally:
             alive.cancel()
             await asyncio.wait({alive})
     finally:
         await producer.stop()
-    return _timed(looks, turns)
 
 
-async def _run_worker(settings: Settings, logs: Path, turns: int, partitions: int, notify: Notify) -> list[_Look]:
-    """One worker from its start to its last commit, and what was seen of it meanwhile."""
+async def _run_worker(settings: Settings, logs: Path, turns: int, partitions: int, notify: Notify) -> Sequenced:
+    """One worker from its start to its last commit, timed."""
     environment = {
         "TURNLOG_KAFKA": settings.kafka,
         "TURNLOG_POSTGRES": settings.postgres,
@@ -108,6 +115,8 @@ async def _run_worker(settings: Settings, logs: Path, turns: int, partitions: in
         return await _watch(worker, reader, codec, journal, turns)
     except BenchFailed as failure:
         raise BenchFailed(f"{failure}\n{worker.tail()}") from None
+    except psutil.NoSuchProcess:
+        raise BenchFailed(f"the worker ended\n{worker.tail()}") from None
     finally:
         starting.cancel()
         await asyncio.wait({starting})
@@ -115,29 +124,25 @@ async def _run_worker(settings: Settings, logs: Path, turns: int, partitions: in
         await reader.stop()
 
 
-async def _watch(worker: Child, reader: Any, codec: Codec, journal: list[TopicPartition], turns: int) -> list[_Look]:
-    """Look at the journal's ends and the worker's CPU until it writes no more, then whether it wrote everything.
-
-    The first look is before its first record, the last one is the first to see its last.
-    """
+async def _watch(worker: Child, reader: Any, codec: Codec, journal: list[TopicPartition], turns: int) -> Sequenced:
+    """Look at the journal's ends and the worker's CPU until it writes no more, then whether it wrote everything."""
     looks: list[_Look] = []
     changed = time.perf_counter()
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
-        if worker.state is ChildState.NEW:
+        if not worker.started:
             continue
         ends = await bounds(reader, journal, REQUEST_LIMIT_S)
-        look = _Look(time.perf_counter(), _cpu_seconds(worker.pid), sum(kept.end for kept in ends.values()))
+        written = [kept.end for kept in ends.values()]
+        look = _Look(time.perf_counter(), _cpu_seconds(worker.pid), sum(written), sum(map(bool, written)))
         if not looks or look.written != looks[-1].written:
             looks.append(look)
             changed = look.at
-        elif look.written == 0:
-            looks[-1] = look
         if look.at - changed > (QUIET_S if look.written > turns else STALLED_S):
             committed = await _committed_turns(reader, codec, {name: kept.end for name, kept in ends.items()})
             if committed != turns:
                 raise BenchFailed(f"{committed:,} of {turns:,} turns were committed, and no more came")
-            return looks
+            return _timed(looks, turns, len(journal))
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -156,7 +161,10 @@ async def _committed_turns(reader: Any, codec: Codec, ends: Mapping[TopicPartiti
     return turns
 
 
-def _timed(looks: list[_Look], turns: int) -> Sequenced:
-    if looks[0].written:
+def _timed(looks: Sequence[_Look], turns: int, partitions: int) -> Sequenced:
+    """`looks`: each the first to see what it saw, all of them in order."""
+    before_turns = [look for look in looks if look.written <= OPENING_RECORDS * partitions]
+    if not before_turns or before_turns[0].written:
         raise BenchFailed("the worker wrote before it was first looked at: nothing can be said about its speed")
-    return Sequenced(turns, looks[-1].at - looks[0].at, looks[-1].cpu_seconds - looks[0].cpu_seconds)
+    begun = next((look for look in before_turns if look.opened == partitions), before_turns[-1])
+    return Sequenced(turns, looks[-1].at - begun.at, looks[-1].cpu_seconds - begun.cpu_seconds)
