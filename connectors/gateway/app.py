@@ -82,7 +82,7 @@ class Process:
             gateway = Gateway(
                 self._settings, intake=intake, read_model=read_model, scan=scan, horizon=tail, store=store
             )
-            tail.apply = gateway.hub.apply
+            tail.apply, tail.on_garbage = gateway.hub.apply, gateway.metrics.garbage.inc
             await gateway.directory.start()
             web = server(gateway)
             parts = [

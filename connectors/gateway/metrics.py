@@ -58,6 +58,12 @@ class GatewayMetrics:
             registry=self.registry,
         )
 
+        self.garbage = Counter(
+            "turnlog_gateway_garbage_records_total",
+            "Records in the journal that are no journal entries.",
+            registry=self.registry,
+        )
+
     def delivered(self, elapsed_ms: int) -> None:
         """A turn was queued for its agent."""
         self._delivery.observe(max(0, elapsed_ms) / 1000)

@@ -36,7 +36,7 @@ Apply = Callable[[int, Sequence[Entry]], None]
 
 
 class BrokenJournal(Exception):
-    """The journal does not read as one: a gap in `lsn`, or a record that is none."""
+    """The journal does not read as one: a gap in `lsn`."""
 
 
 def consumer(settings: Settings) -> AIOKafkaConsumer:
@@ -63,6 +63,7 @@ class Tail:
         self._codec = codec
         self._partitions = [TopicPartition(topic, number) for number in range(partitions)]
         self.apply: Apply = lambda _partition, _entries: None
+        self.on_garbage: Callable[[], None] = lambda: None
         self._positions: dict[TopicPartition, int] = {}
         self._lsns: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] | None = None
@@ -115,7 +116,7 @@ class Tail:
     async def _poll(self, reader: AIOKafkaConsumer) -> None:
         batches: Mapping[TopicPartition, Sequence[Any]] = await reader.getmany(timeout_ms=POLL_MS)
         for partition, records in batches.items():
-            entries = [self._entry(partition, record) for record in records]
+            entries = [entry for record in records if (entry := self._entry(partition, record)) is not None]
             self._positions[partition] = records[-1].offset + 1
             self.apply(partition.partition, entries)
         if self._ends is not None:
@@ -146,18 +147,23 @@ class Tail:
         self._positions[partition] = offset
         reader.seek(partition, offset)
 
-    def _entry(self, partition: TopicPartition, record: Any) -> Entry:
+    def _entry(self, partition: TopicPartition, record: Any) -> Entry | None:
         try:
             entry = self._codec.decode_entry(record.value)
         except Undecodable as error:
-            raise BrokenJournal(f"{record.topic}/{record.partition}/{record.offset}: {error}") from error
+            # No sequencer wrote it: an entry that is missing shows as a gap. One stray writer must not stop everybody.
+            log.warning("a record of the journal is no entry", origin=_origin(record), reason=error.reason)
+            self.on_garbage()
+            return None
         last = self._lsns.get(partition, 0)
         if last and entry.lsn != last + 1:
-            raise BrokenJournal(
-                f"{record.topic}/{record.partition}/{record.offset}: lsn {entry.lsn} follows lsn {last}"
-            )
+            raise BrokenJournal(f"{_origin(record)}: lsn {entry.lsn} follows lsn {last}")
         self._lsns[partition] = entry.lsn
         return entry
+
+
+def _origin(record: Any) -> str:
+    return f"{record.topic}/{record.partition}/{record.offset}"
 
 
 class Scan:
@@ -182,7 +188,10 @@ class Scan:
             while await reader.position(target) < end:
                 batches = await reader.getmany(target, timeout_ms=int(SCAN_IDLE_S * 1000))
                 for record in batches.get(target, ()):
-                    entry = self._codec.decode_entry(record.value)
+                    try:
+                        entry = self._codec.decode_entry(record.value)
+                    except Undecodable:
+                        continue  # told by the tail already
                     if entry.lsn >= below_lsn:
                         return
                     yield entry
