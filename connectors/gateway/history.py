@@ -35,7 +35,7 @@ class Horizon(Protocol):
     """How far the tail is, against Kafka itself."""
 
     async def catch_up(self, partition: int) -> None:
-        """Return once the tail has applied all that was committed when this was called. Raises `Unavailable`."""
+        """Return once the tail has applied all that any reader had seen when this was called. Raises `Unavailable`."""
 
 
 class Page(msgspec.Struct, frozen=True):

@@ -202,10 +202,15 @@ async def test_a_window_without_entries_is_made_larger(
         assert len(shown) < 30
 
 
-async def test_the_tail_of_this_moment_holds_all_that_was_committed_before(settings: Settings, topics: Topics) -> None:
-    async with Journal(settings, topics) as journal, following(settings, topics) as followed:
+async def test_what_another_gateway_has_seen_is_here_after_catching_up(settings: Settings, topics: Topics) -> None:
+    async with (
+        Journal(settings, topics) as journal,
+        following(settings, topics) as other,
+        following(settings, topics) as followed,
+    ):
         for lsn in range(1, 20):
             await journal.write(batch(lsn))
+            await other.until(lambda lsn=lsn: other.lsns[0][-1:] == [lsn])  # type: ignore[misc]
             await followed.tail.catch_up(0)
             assert followed.lsns[0][-1] == lsn
 
