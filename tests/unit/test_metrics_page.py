@@ -5,6 +5,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from connectors.gateway.metrics import GatewayMetrics
 from streams.projector.metrics import ProjectorMetrics
 from streams.runtime.metrics import WorkerMetrics
 
@@ -40,3 +41,7 @@ def test_the_table_lists_the_metrics_of_a_worker_word_for_word() -> None:
 
 def test_the_table_lists_the_metrics_of_a_projector_word_for_word() -> None:
     assert rows("projector") == described(ProjectorMetrics().registry)
+
+
+def test_the_table_lists_the_metrics_of_a_gateway_word_for_word() -> None:
+    assert rows("gateway") == described(GatewayMetrics().registry)
