@@ -9,7 +9,7 @@ from streams.core.commands import CommitTurn
 from streams.core.events import Duplicate, FrameCommitted, Refused, RefusedReason, RunEnded, Turn, TurnCommitted
 from streams.core.fold import decide
 from streams.core.ids import message_id
-from streams.core.state import KEY_LIFETIME_MS, KEYS_IN_ROW
+from streams.core.state import ENDED_RUNS_KEPT, KEY_LIFETIME_MS, KEYS_IN_ROW
 from streams.core.store import attach, detach, dump_conversation, load_conversation, mark_stored
 from tests.support.partition_world import GROUP, World
 
@@ -99,6 +99,13 @@ def test_a_resent_answer_that_names_its_turn_finds_it_after_its_run_ended(world:
     [event] = world.send("a", client_id=client_id, delivered=2)
     assert isinstance(event, Duplicate)
     assert event.of_seq == 2
+
+
+def test_ended_runs_are_remembered_for_a_while_only(world: World) -> None:
+    for number in range(2 * ENDED_RUNS_KEPT):
+        world.say()
+        world.send("a", client_id="m1", delivered=99 + number)
+    assert len(world.conversation().ended) == ENDED_RUNS_KEPT
 
 
 def test_another_runs_frame_of_the_same_client_id_is_no_repeat(world: World) -> None:

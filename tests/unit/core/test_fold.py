@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streams.core.commands import CommitBatch, OpenWriter
+from streams.core.commands import CommitBatch, CommitTurn, OpenWriter
 from streams.core.events import (
     Assignment,
     BatchCommitted,
@@ -32,7 +32,7 @@ from streams.core.events import (
     Unknown,
     WriterOpened,
 )
-from streams.core.fold import conversation_of, decide, evolve
+from streams.core.fold import conversation_of, decide, evolve, step
 from streams.core.state import ImpossibleEvent
 from tests.support.partition_world import GROUP, WRITER_EPOCH, World, image
 
@@ -148,6 +148,15 @@ def test_the_events_that_these_are_made_from_can_follow(world: World) -> None:
 def test_an_entry_of_another_writer_epoch_is_refused(world: World) -> None:
     with pytest.raises(ImpossibleEvent, match="writer epoch"):
         apply(world, ended(), writer_epoch=WRITER_EPOCH + 1)
+
+
+@pytest.mark.parametrize(("at", "writer_epoch"), [(-1, 1), (0, 2)], ids=["log time back", "another writer epoch"])
+def test_a_turn_that_cannot_follow_is_refused_on_the_short_way_too(world: World, at: int, writer_epoch: int) -> None:
+    world.say()
+    said = Turn(id="t", sender="ann", channel="web", type="text")
+    command = CommitTurn(at=world.at + at, timestamp=world.wall, conversation_id="c", turn=said)
+    with pytest.raises(ImpossibleEvent):
+        step(world.state, command, writer_epoch)
 
 
 def test_a_writer_whose_entry_says_another_epoch_is_refused(world: World) -> None:

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from streams.core.commands import GatewayBehind
+from streams.core.commands import ApplyList, GatewayBehind, ListedMember
 from streams.core.events import (
     ConfigChanged,
     GatewayEnded,
@@ -17,6 +17,7 @@ from streams.core.events import (
     MoveReason,
     Refused,
     RefusedReason,
+    RunOpened,
 )
 from streams.core.membership import LIST_WANTED_AGAIN_MS
 from streams.core.state import ENDED_GATEWAY_KEPT_MS
@@ -79,6 +80,23 @@ def test_a_list_that_says_nothing_new_is_no_event() -> None:
     world = World()
     world.join("a", n=1)
     assert world.list_members("gw-1", 1, "a") == []
+
+
+def test_an_answer_that_says_nothing_new_is_an_event_for_it_ends_the_asking() -> None:
+    world = World()
+    world.join("a", n=1)
+    world.join("a", n=1)
+    assert world.list_members("gw-1", 1, "a") == [ListApplied(gateway="gw-1", n=1)]
+    assert world.pass_time(10_000) == []
+
+
+def test_of_two_groups_in_one_list_the_first_gets_what_waited_for_the_channel() -> None:
+    world = World()
+    world.open()
+    world.say()
+    listed = (ListedMember("m1", "agents", "agents/one"), ListedMember("m2", "agents", "agents/two"))
+    world.do(ApplyList(at=world.at, timestamp=world.wall, gateway="gw-1", n=2, members=listed))
+    assert [opened.group for opened in world.of(RunOpened)] == ["agents/one"]
 
 
 def test_an_unanswered_request_is_repeated_and_an_answered_one_is_not() -> None:

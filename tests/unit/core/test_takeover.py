@@ -295,6 +295,13 @@ class TestAdoption:
         assert {(event.to_member, event.adopted) for event in moved} == {("a2", True)}
         assert len(moved) == 20
 
+    def test_a_claim_is_a_change_of_its_conversation(self) -> None:
+        world = one_member()
+        world.state.dirty.clear()
+        world.join("a2", gateway="gw-2", watermarks={"c": 1, "unknown": 7})
+        assert world.state.dirty == {"c"}
+        assert world.conversation().lsn == world.state.lsn
+
     def test_who_claimed_and_left_inherits_nothing(self) -> None:
         world = one_member()
         world.join("a2", gateway="gw-2", watermarks={"c": 1})
