@@ -129,6 +129,53 @@ def apply(
         emit(result)
 
 
+@app.command("secret")
+def new_secret(
+    channel: Annotated[str, typer.Argument(help="The channel's id.", show_default=False)],
+    only: Annotated[bool, typer.Option("--only", help="End every other secret of the channel.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before ending secrets.")] = False,
+    postgres: PostgresOption = None,
+    kafka: KafkaOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make one more login secret of a channel, and print it: it is shown this once. The others stay valid.
+
+    To replace one: make a new one, give it to whoever connects, then end the others with `--only` and the next one.
+
+    Example:
+
+      turnlog channel secret agents
+    """
+    settings = settings_from(kafka, postgres, namespace)
+    if only and not yes and not typer.confirm(f"End every other secret of {channel}?", err=True):
+        raise typer.Exit(NEGATIVE)
+    with translated_failures():
+        secret = asyncio.run(_new_secret(settings.postgres, channel, only=only))
+    if output is Output.TABLE:
+        typer.echo(secret)
+    else:
+        emit({"channel": channel, "secret": secret})
+
+
+async def _new_secret(dsn: str, channel: str, *, only: bool) -> str:
+    from streams.fence.channels import ChannelStore
+    from streams.fence.credentials import CredentialStore
+
+    store, credentials = ChannelStore(dsn), CredentialStore(dsn)
+    try:
+        current = await store.current()
+        if current is None or current.document.channel(channel) is None:
+            raise CommandFailed(f"there is no channel {channel}: see `turnlog channel list`", USAGE)
+        secret = await credentials.add_channel_secret(channel)
+        if only:
+            await credentials.keep_only_channel_secret(channel, secret)
+        return secret
+    finally:
+        await credentials.close()
+        await store.close()
+
+
 def _loaded(file: Path) -> object:
     import yaml
 

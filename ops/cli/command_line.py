@@ -21,6 +21,7 @@ from ops.cli import (
     demo,
     doctor,
     gateway,
+    key,
     lease,
     member,
     projector,
@@ -51,7 +52,7 @@ app = typer.Typer(
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 for module in (up, demo, worker, gateway, projector, send, doctor):
     module.register(app)
-for noun in (channel, conversation, member, lease, topic, audit, bench, schema):
+for noun in (channel, conversation, member, lease, topic, key, audit, bench, schema):
     app.add_typer(noun.app)
 
 

@@ -15,9 +15,6 @@ INSERT INTO channel_secrets (channel_id, secret_sha256) VALUES (%(channel)s, %(s
 -- drop_other_channel_secrets: End a rotation: only this one is left.
 DELETE FROM channel_secrets WHERE channel_id = %(channel)s AND secret_sha256 <> %(sha256)s;
 
--- drop_channel_secrets: Nobody logs in to the channel any more.
-DELETE FROM channel_secrets WHERE channel_id = %(channel)s;
-
 -- find_channel_secret: The channels that a secret logs in to.
 SELECT channel_id, secret_sha256 FROM channel_secrets WHERE secret_sha256 = %(sha256)s ORDER BY channel_id;
 
@@ -45,8 +42,10 @@ SELECT kid, secret, wrapped FROM signing_keys WHERE retired_at IS NULL ORDER BY 
 -- add_signing_key: It signs from now on.
 INSERT INTO signing_keys (kid, secret, wrapped) VALUES (%(kid)s, %(secret)s, %(wrapped)s);
 
--- retire_signing_keys: Keys older than any token in use verify nothing any more; the newest always stays.
+-- retire_signing_keys: A key signed until the next one was made; once that is longer ago than a token lives, it verifies
+-- nothing any more.
 UPDATE signing_keys SET retired_at = clock_timestamp()
-WHERE retired_at IS NULL
-  AND kid <> (SELECT kid FROM signing_keys WHERE retired_at IS NULL ORDER BY created_at DESC, kid LIMIT 1)
-  AND created_at < clock_timestamp() - %(older_than)s;
+WHERE retired_at IS NULL AND EXISTS (
+    SELECT FROM signing_keys newer
+    WHERE newer.created_at > signing_keys.created_at AND newer.created_at < clock_timestamp() - %(older_than)s
+);

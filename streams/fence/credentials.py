@@ -55,11 +55,6 @@ class CredentialStore:
 
         await self._session.run(keep)
 
-    async def drop_channel_secrets(self, channel: str) -> None:
-        """Every secret of the channel is void."""
-        parameters = {"channel": channel}
-        await self._session.run(lambda connection: connection.execute(QUERIES["drop_channel_secrets"], parameters))
-
     async def channel_of(self, plain: str) -> str | None:
         """The channel that this secret logs in to; whether that channel is active is the document's matter.
 
@@ -85,10 +80,13 @@ class CredentialStore:
             raise NameTaken(f"an API key named {name} (or this very key) exists already") from None
         return chosen
 
-    async def drop_api_key(self, name: str) -> None:
-        """The key of that name is void."""
-        parameters = {"name": name}
-        await self._session.run(lambda connection: connection.execute(QUERIES["drop_api_key"], parameters))
+    async def drop_api_key(self, name: str) -> bool:
+        """The key of that name is void; False: there was none."""
+
+        async def drop(connection: AsyncConnection[Any]) -> bool:
+            return (await connection.execute(QUERIES["drop_api_key"], {"name": name})).rowcount > 0
+
+        return await self._session.run(drop)
 
     async def api_key_name(self, plain: str) -> str | None:
         """The name of this API key; None: it is no key."""

@@ -68,14 +68,13 @@ class SigningKeyStore:
 
         return await self._session.run(load)
 
-    async def rotate(self, *, retire_older_than_s: float) -> KeyRing:
-        """A new key signs from now on. Keys made longer ago than this are retired: pass at least a token's lifetime."""
+    async def rotate(self, *, token_ttl_s: float) -> KeyRing:
+        """A new key signs from now on. Keys that stopped signing longer ago than a token lives are retired."""
 
         async def rotate(connection: AsyncConnection[Any]) -> KeyRing:
             async with connection.transaction():
                 await connection.execute(QUERIES["lock_signing_keys"])
-                # Retired before the new one is made: the key that signed until now stays, however old it is.
-                parameters = {"older_than": timedelta(seconds=retire_older_than_s)}
+                parameters = {"older_than": timedelta(seconds=token_ttl_s)}
                 await connection.execute(QUERIES["retire_signing_keys"], parameters)
                 return await self._add(connection)
 

@@ -1,0 +1,166 @@
+"""`turnlog key`: keys of the tenant API, and the keys that sign access tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from ops.cli.common import (
+    KafkaOption,
+    NamespaceOption,
+    Output,
+    OutputOption,
+    PostgresOption,
+    emit,
+    progress,
+    settings_from,
+    show_rows,
+    translated_failures,
+)
+from ops.cli.errors import NEGATIVE, USAGE, CommandFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from streams.fence.credentials import CredentialStore
+
+app = typer.Typer(name="key", help="Keys of the tenant API, and of access tokens.", no_args_is_help=True)
+
+NameArgument = Annotated[str, typer.Argument(help="What the key is for; unique.", show_default=False)]
+COLUMNS = ("name", "created_at")
+
+T = TypeVar("T")
+
+
+@app.command("list")
+def list_keys(
+    postgres: PostgresOption = None,
+    kafka: KafkaOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the keys of the tenant API: name and creation time (ms since the epoch). The keys themselves are not kept.
+
+    Example:
+
+      turnlog key list
+    """
+    with _failures():
+        rows = _asked(postgres, kafka, namespace, lambda store: store.api_keys())
+    shown = [{"name": name, "created_at": created_at} for name, created_at in rows]
+    show_rows(shown, COLUMNS, output, empty="there are no keys yet: `turnlog key add NAME`")
+
+
+@app.command("add")
+def add_key(
+    name: NameArgument,
+    postgres: PostgresOption = None,
+    kafka: KafkaOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make a key of the tenant API (`/api/v1`, header `x-api-key`), and print it: it is shown this once.
+
+    Example:
+
+      turnlog key add reporting
+    """
+    with _failures():
+        key = _asked(postgres, kafka, namespace, lambda store: store.add_api_key(name))
+    if output is Output.TABLE:
+        typer.echo(key)
+    else:
+        emit({"name": name, "key": key})
+
+
+@app.command("drop")
+def drop_key(
+    name: NameArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before changing anything.")] = False,
+    postgres: PostgresOption = None,
+    kafka: KafkaOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """End a key of the tenant API: whoever still uses it is refused from now on. Exit code 1 if there is none.
+
+    Example:
+
+      turnlog key drop reporting --yes
+    """
+    if not yes and not typer.confirm(f"End the key {name}?", err=True):
+        raise typer.Exit(NEGATIVE)
+    with _failures():
+        existed = _asked(postgres, kafka, namespace, lambda store: store.drop_api_key(name))
+    progress(f"the key {name} is void" if existed else f"there is no key {name}")
+    if not existed:
+        raise typer.Exit(NEGATIVE)
+
+
+@app.command("rotate")
+def rotate(
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before changing anything.")] = False,
+    postgres: PostgresOption = None,
+    kafka: KafkaOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Sign access tokens with a new key from now on. Tokens in use stay valid until they end.
+
+    Keys that stopped signing longer ago than a token lives (TURNLOG_TOKEN_TTL_S) are retired. Gateways take the new
+    key by themselves. The keys are sealed by TURNLOG_MASTER_KEY where it is set.
+
+    Example:
+
+      turnlog key rotate --yes
+    """
+    settings = settings_from(kafka, postgres, namespace)
+    if not yes and not typer.confirm("Sign with a new key?", err=True):
+        raise typer.Exit(NEGATIVE)
+    with _failures():
+        ring = asyncio.run(_rotated(settings.postgres, settings.master_key, settings.token_ttl_s))
+    if output is Output.TABLE:
+        progress(f"key {ring.kid} signs; {len(ring.keys)} keys verify")
+    else:
+        emit({"kid": ring.kid, "verify": sorted(ring.keys)})
+
+
+async def _rotated(dsn: str, master_key: Any, token_ttl_s: float) -> Any:
+    from streams.fence.signing import SigningKeyStore
+
+    store = SigningKeyStore(dsn, master_key)
+    try:
+        return await store.rotate(token_ttl_s=token_ttl_s)
+    finally:
+        await store.close()
+
+
+def _asked(
+    postgres: str | None, kafka: str | None, namespace: str | None, question: Callable[[CredentialStore], Awaitable[T]]
+) -> T:
+    from streams.fence.credentials import CredentialStore
+
+    async def ask() -> T:
+        store = CredentialStore(settings.postgres)
+        try:
+            return await question(store)
+        finally:
+            await store.close()
+
+    settings = settings_from(kafka, postgres, namespace)
+    return asyncio.run(ask())
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    from streams.fence.credentials import NameTaken
+    from streams.fence.signing import MasterKeyError
+
+    try:
+        with translated_failures():
+            yield
+    except (NameTaken, MasterKeyError) as error:
+        raise CommandFailed(str(error), USAGE) from error
