@@ -6,7 +6,8 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +15,11 @@ from typing import Any, Final
 import psutil
 from aiokafka import TopicPartition
 
-from ops.bench.fill import Filler, producer_to
+from ops.bench.fill import MEMBERS, Filler, producer_to
+from ops.bench.floor import CONVERSATIONS
 from ops.children import Child, ChildPlan
 from ops.journal import REQUEST_LIMIT_S
-from streams.core.events import TurnCommitted
+from streams.core.events import ConversationOpened, Event, MemberJoined, TurnCommitted
 from streams.runtime.codec import Codec
 from streams.runtime.kafka import bounds, consumer
 from streams.runtime.registry import open_codec
@@ -26,13 +28,14 @@ from streams.topics import Topics
 
 LOOK_EVERY_S: Final = 0.02
 OPENING_RECORDS: Final = 16
-"""Opening a partition writes at most so many records (WriterOpened, channels, members, positions, markers)."""
+"""Opening a partition writes at most so many records (WriterOpened, what a heartbeat may cause, markers)."""
 QUIET_S: Final = 1.0
 """A journal with more records than turns that has not grown for so long is whole; its turns are counted then."""
 STALLED_S: Final = 30.0
 """A worker that commits nothing for so long, though there is more, has a problem."""
 
 Notify = Callable[[str], None]
+Ends = Mapping[TopicPartition, int]
 
 
 class BenchFailed(Exception):
@@ -68,97 +71,125 @@ class _Look:
     at: float
     cpu_seconds: float
     written: int
-    """Offsets of the journal, all partitions."""
+    """How many offsets the journal has grown by, all partitions."""
     opened: int
-    """Partitions whose journal has begun."""
+    """Partitions whose journal has grown."""
 
 
 async def measure_sequencer(settings: Settings, turns: int, partitions: int, notify: Notify) -> Sequenced:
-    """Fill the intake of a new deployment (its topics and tables are there), run one worker through it, and time it."""
-    topics = Topics(settings.namespace)
-    codec = open_codec(settings.schema_registry, topics)
-    producer = producer_to(settings.kafka)
-    await producer.start()
-    try:
+    """Time one worker on `turns` turns that wait in the intake of a new deployment (its topics and tables are there).
+
+    A worker before it takes the channels, the members and the conversations, and stores its checkpoints: the one that
+    is timed finds what a worker finds that takes over.
+    """
+    async with AsyncExitStack() as undo:
+        producer, reader = producer_to(settings.kafka), consumer(settings.kafka, REQUEST_LIMIT_S)
+        for client in (producer, reader):
+            await client.start()
+            undo.push_async_callback(client.stop)
+        topics = Topics(settings.namespace)
+        codec = open_codec(settings.schema_registry, topics)
+        journal = Journal(reader, codec, [TopicPartition(topics.conversations, p) for p in range(partitions)])
         filler = Filler(producer, topics, partitions, codec)
-        notify(f"filling the intake with {turns:,} turns")
+        logs = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="turnlog-bench-")))
         await filler.roster()
-        await filler.turns(await filler.conversations(turns), turns)
-        alive = asyncio.create_task(filler.keep_alive())
-        try:
-            notify("starting the worker")
-            with tempfile.TemporaryDirectory(prefix="turnlog-bench-") as logs:
-                return await _run_worker(settings, Path(logs), turns, partitions, notify)
-        finally:
-            alive.cancel()
-            await asyncio.wait({alive})
-    finally:
-        await producer.stop()
+        undo.push_async_callback(_cancelled, asyncio.create_task(filler.keep_alive()))
+        notify(f"opening {min(turns, CONVERSATIONS):,} conversations")
+        async with _worker(settings, logs / "first.log", notify):
+            await journal.until(MemberJoined, MEMBERS * partitions)
+            conversations = await filler.conversations(turns)
+            await journal.until(ConversationOpened, len(conversations))
+        notify(f"filling the intake with {turns:,} turns")
+        await filler.turns(conversations, turns)
+        before = await journal.ends()
+        notify("starting the worker")
+        async with _worker(settings, logs / "timed.log", notify) as worker:
+            looks = await _watch(worker, journal, before, turns)
+        committed = await journal.count(TurnCommitted, before)
+        if committed != turns:
+            raise BenchFailed(f"{committed:,} of {turns:,} turns were committed, and no more came\n{worker.tail()}")
+        return _timed(looks, turns, partitions)
 
 
-async def _run_worker(settings: Settings, logs: Path, turns: int, partitions: int, notify: Notify) -> Sequenced:
-    """One worker from its start to its last commit, timed."""
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+
+
+@asynccontextmanager
+async def _worker(settings: Settings, log: Path, notify: Notify) -> AsyncIterator[Child]:
+    """A worker's process, from when it is started (which is before it is ready) until the block is left."""
     environment = {
         "TURNLOG_KAFKA": settings.kafka,
         "TURNLOG_POSTGRES": settings.postgres,
         "TURNLOG_NAMESPACE": settings.namespace,
     }
     command = [sys.executable, "-m", "ops.cli", "worker", "-o", "json", "--lifeline"]
-    worker = Child(ChildPlan(name="worker", command=command, environment=environment, log=logs / "worker.log"), notify)
-    reader = consumer(settings.kafka, REQUEST_LIMIT_S)
-    await reader.start()
+    worker = Child(ChildPlan(name="worker", command=command, environment=environment, log=log), notify)
     starting = asyncio.create_task(worker.start())
     try:
-        topics = Topics(settings.namespace)
-        codec = open_codec(settings.schema_registry, topics)
-        journal = [TopicPartition(topics.conversations, partition) for partition in range(partitions)]
-        return await _watch(worker, reader, codec, journal, turns)
-    except BenchFailed as failure:
+        yield worker
+        await starting
+    except (BenchFailed, psutil.NoSuchProcess) as failure:
         raise BenchFailed(f"{failure}\n{worker.tail()}") from None
-    except psutil.NoSuchProcess:
-        raise BenchFailed(f"the worker ended\n{worker.tail()}") from None
     finally:
-        starting.cancel()
-        await asyncio.wait({starting})
+        await _cancelled(starting)
         await worker.stop(settings.drain_budget_ms / 1000)
-        await reader.stop()
 
 
-async def _watch(worker: Child, reader: Any, codec: Codec, journal: list[TopicPartition], turns: int) -> Sequenced:
-    """Look at the journal's ends and the worker's CPU until it writes no more, then whether it wrote everything."""
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The journal of the deployment, looked at from outside."""
+
+    reader: Any
+    codec: Codec
+    partitions: Sequence[TopicPartition]
+
+    async def ends(self) -> Ends:
+        """What is committed now."""
+        kept = await bounds(self.reader, self.partitions, REQUEST_LIMIT_S)
+        return {name: kept[name].end for name in self.partitions}
+
+    async def count(self, kind: type[Event], after: Ends | None = None) -> int:
+        """Events of this kind committed so far."""
+        ends, found = await self.ends(), 0
+        self.reader.assign(list(ends))
+        for name in ends:
+            self.reader.seek(name, (after or {}).get(name, 0))
+        while any([await self.reader.position(name) < end for name, end in ends.items()]):
+            for records in (await self.reader.getmany(timeout_ms=200, max_records=4000)).values():
+                found += sum(isinstance(self.codec.decode_entry(record.value).event, kind) for record in records)
+        return found
+
+    async def until(self, kind: type[Event], number: int) -> None:
+        """Wait for so many events of this kind."""
+        deadline = time.perf_counter() + STALLED_S
+        while (found := await self.count(kind)) < number:
+            if time.perf_counter() > deadline:
+                raise BenchFailed(f"after {STALLED_S:g} s there were {found:,} of {number:,} {kind.__name__}")
+
+
+async def _watch(worker: Child, journal: Journal, before: Ends, turns: int) -> list[_Look]:
+    """Look at the journal's ends and the worker's CPU, without reading it, until it grows no more."""
     looks: list[_Look] = []
     changed = time.perf_counter()
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         if not worker.started:
             continue
-        ends = await bounds(reader, journal, REQUEST_LIMIT_S)
-        written = [kept.end for kept in ends.values()]
+        ends = await journal.ends()
+        written = [ends[name] - before[name] for name in ends]
         look = _Look(time.perf_counter(), _cpu_seconds(worker.pid), sum(written), sum(map(bool, written)))
         if not looks or look.written != looks[-1].written:
             looks.append(look)
             changed = look.at
         if look.at - changed > (QUIET_S if look.written > turns else STALLED_S):
-            committed = await _committed_turns(reader, codec, {name: kept.end for name, kept in ends.items()})
-            if committed != turns:
-                raise BenchFailed(f"{committed:,} of {turns:,} turns were committed, and no more came")
-            return _timed(looks, turns, len(journal))
+            return looks
 
 
 def _cpu_seconds(pid: int) -> float:
     spent = psutil.Process(pid).cpu_times()
     return float(spent.user + spent.system)
-
-
-async def _committed_turns(reader: Any, codec: Codec, ends: Mapping[TopicPartition, int]) -> int:
-    """Turns in the journal up to these ends."""
-    turns = 0
-    reader.assign(list(ends))
-    await reader.seek_to_beginning(*ends)
-    while any([await reader.position(name) < end for name, end in ends.items()]):
-        for records in (await reader.getmany(timeout_ms=1000, max_records=4000)).values():
-            turns += sum(isinstance(codec.decode_entry(record.value).event, TurnCommitted) for record in records)
-    return turns
 
 
 def _timed(looks: Sequence[_Look], turns: int, partitions: int) -> Sequenced:
