@@ -38,7 +38,7 @@ from streams.core.events import (
     TurnCommitted,
 )
 from streams.core.ids import key_of_turn, open_key, run_id
-from streams.core.limits import problem_of_ids, problem_of_turn
+from streams.core.limits import problem_of_ids, problem_of_text, problem_of_turn
 from streams.core.ownership import choose
 from streams.core.routing import Plan, plan_of
 from streams.core.runs import end, open_run, watch
@@ -63,7 +63,7 @@ def decide_open(state: Partition, command: OpenConversation) -> list[Event]:
             ("participant", command.participant),
             ("external_id", command.external_id),
         )
-    )
+    ) or problem_of_text("metadata", command.metadata)
     if problem is not None:
         return [_refuse(id_, *problem, command.ref)]
     if plan_of(state, command.channel) is None:
@@ -173,7 +173,7 @@ def decide_close(state: Partition, command: CloseConversation) -> list[Event]:
         return [_refuse(id_, RefusedReason.CONVERSATION_NOT_FOUND, detail, command.ref)]
     if not conversation.open:
         return [_repeat_of_update(conversation, "close", command.ref)]
-    problem = problem_of_ids((("id", command.id), ("by", command.by), ("reason", command.reason)))
+    problem = problem_of_ids((("id", command.id), ("by", command.by))) or problem_of_text("reason", command.reason)
     if problem is not None:
         return [_refuse(id_, *problem, command.ref)]
     draft = Draft()

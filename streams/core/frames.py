@@ -15,7 +15,7 @@ names a run, or a turn, that is not open.
 | `read` | `RunStarted` for the last run given up to its watermark; nothing when that is started, or there is none |
 | `run` started | `RunStarted`; an unnumbered frame when the run was started already and something happened since |
 | `read`, `run` started that name a run which is not open | fenced: who works on it must be told to stop |
-| `run` finished, error, aborted | `RunEnded` answered, failed, cancelled; nothing when its sender holds no run |
+| `run` finished, error, aborted | `RunEnded` answered, failed, cancelled; nothing without a run that was begun |
 | `run` interrupted, `error`, `skills`, `genui_components` | an unnumbered frame of its run |
 | `interrupt`, `interrupt_resolved` | a numbered frame; opens, closes an ask |
 | `genui`, `tool_call`, `skill`, `event` | a numbered frame |
@@ -317,6 +317,8 @@ def _decide_run_status(
     if status == "started" and not _is_started(run):
         return [_started(conversation, command, run, "run")]
     ended = RUN_ENDS.get(status or "")
+    if ended is not None and run.progress is None and not target.names:
+        return []  # nothing was done of it: this is the end of another run, which is over
     if ended is not None:
         draft = Draft()
         end(draft, conversation, run, ended, status or "")

@@ -51,6 +51,17 @@ def problem_of_ids(fields: tuple[tuple[str, str | None], ...]) -> tuple[RefusedR
     return None
 
 
+def problem_of_text(field: str, text: str | None) -> tuple[RefusedReason, str] | None:
+    """Why this text, which is no message's, cannot be stored."""
+    if text is None:
+        return None
+    if _unstorable(text):
+        return RefusedReason.INVALID_TEXT, f"{field}: holds NUL or a lone surrogate"
+    if (size := _bytes(text)) > RECORD_MAX_BYTES:
+        return RefusedReason.RECORD_TOO_LARGE, f"{field}: {size} bytes as UTF-8; at most {RECORD_MAX_BYTES}"
+    return None
+
+
 def problem_of_turn(turn: Turn) -> tuple[RefusedReason, str] | None:
     """Why this turn cannot be stored, naming field and rule; None: it can."""
     if turn.id and turn.sender and turn.type and turn.key != "" and turn.client_id != "":

@@ -162,6 +162,19 @@ class TestContent:
         assert reason(world.say("x" * 5000 + "\0")) is RefusedReason.INVALID_TEXT
 
 
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [("x" * (RECORD_MAX_BYTES + 1), RefusedReason.RECORD_TOO_LARGE), ("a\0b", RefusedReason.INVALID_TEXT)],
+    ids=["too large", "NUL"],
+)
+def test_metadata_that_cannot_be_stored_is_refused(world: World, metadata: str, why: RefusedReason) -> None:
+    command = OpenConversation(at=world.at, timestamp=0, conversation_id="c", channel="web", metadata=metadata)
+    [refused] = world.do(command)
+    assert isinstance(refused, Refused)
+    assert refused.reason is why
+    assert refused.detail.startswith("metadata:")
+
+
 def test_a_conversations_metadata_is_passed_on(world: World) -> None:
     command = OpenConversation(
         at=world.at, timestamp=world.wall, conversation_id="c", channel="web", participant="ann", external_id="x-1",

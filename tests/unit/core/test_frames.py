@@ -121,6 +121,28 @@ class TestAnnouncing:
         assert (event.status, event.reason) == (ended, status)
         assert world.run("a", status) == [], "there is no run any more"
 
+    def test_the_end_of_a_run_that_is_over_does_not_end_the_next_one(self, world: World) -> None:
+        """Its first message ended the run of an agent whose `read` was lost; then comes its `finished`."""
+        world.say()
+        world.say()
+        world.send("a", client_id=f"p.{world.of(TurnCommitted)[0].turn.id}.m1", delivered=2)
+        for status in ("finished", "error", "aborted"):
+            assert world.run("a", status, delivered=2) == []
+        assert list(world.conversation().runs) == [run_id(2)]
+
+    def test_the_end_of_a_run_that_it_names_ends_that_one_begun_or_not(self, world: World) -> None:
+        world.say()
+        assert isinstance(world.run("a", "error", run=run_id(1))[-1], RunEnded)
+
+    @pytest.mark.parametrize("kind", ["read", "run"])
+    def test_who_names_a_run_that_is_over_as_its_work_is_fenced(self, world: World, kind: str) -> None:
+        world.say()
+        world.read("a", 1)
+        world.run("a", "finished")
+        fields = {"status": "started"} if kind == "run" else {"watermark": 1}
+        assert reason(world.send("a", kind, run=run_id(1), **fields)) is RefusedReason.FENCED
+        assert world.run("a", "finished", run=run_id(1)) == []
+
     def test_what_a_run_left_open_is_closed_when_it_ends(self, world: World) -> None:
         world.say()
         world.read("a", 1)
