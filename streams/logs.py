@@ -17,6 +17,9 @@ LIBRARY_LEVEL = logging.WARNING
 # aiokafka warns of each refused request, which the runtime reports once in its own words.
 QUIET_LOGGERS: Sequence[str] = ("aiokafka", "kafka")
 
+# Without the frames' local variables, which structlog shows by default: connection strings and secrets are among them.
+TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+
 REPEAT_AFTER_S = 10.0
 """A quiet logger says the same thing once in so long: aiokafka tries a lost broker ten times a second."""
 
@@ -46,9 +49,11 @@ def configure_logs(log_format: LogFormat, level: int = logging.INFO) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     ending: list[Processor] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        [structlog.processors.ExceptionRenderer(TRACEBACKS), structlog.processors.JSONRenderer()]
         if log_format is LogFormat.JSON
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        else [
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        ]
     )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

@@ -1,22 +1,46 @@
-"""Log lines: what libraries repeat is said once in a while."""
+"""Log lines: what a traceback may show."""
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Iterator
 
-from streams.logs import REPEAT_AFTER_S, OnceInAWhile
+import pytest
+import structlog
+
+from streams.logs import configure_logs
+from streams.settings import LogFormat
+
+pytestmark = pytest.mark.unit
 
 
-def record(name: str, message: str, *arguments: object) -> logging.LogRecord:
-    return logging.LogRecord(name, logging.ERROR, __file__, 1, message, arguments, None)
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Logging is as it was, after the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
-def test_a_message_is_let_through_once_in_a_while_whatever_its_arguments() -> None:
-    now = 100.0
-    once = OnceInAWhile(clock=lambda: now)
-    assert once.filter(record("aiokafka", "no node %s", 1))
-    assert not once.filter(record("aiokafka", "no node %s", 2))
-    assert once.filter(record("aiokafka", "no topic %s", 2))
-    assert once.filter(record("kafka", "no node %s", 1))
-    now += REPEAT_AFTER_S
-    assert once.filter(record("aiokafka", "no node %s", 3))
+def fail() -> None:
+    password = "hunter2"
+    raise ValueError(f"a password of {len(password)} characters")
+
+
+@pytest.mark.parametrize("log_format", list(LogFormat))
+def test_a_traceback_shows_no_local_variables(capsys: pytest.CaptureFixture[str], log_format: LogFormat) -> None:
+    configure_logs(log_format)
+    try:
+        fail()
+    except ValueError:
+        structlog.get_logger("streams.test").exception("it failed")
+    logged = capsys.readouterr().err
+    assert "a password of 7 characters" in logged
+    assert "fail" in logged
+    assert "hunter2" not in logged.replace('password = "hunter2"', "")
+    if log_format is LogFormat.JSON:
+        assert json.loads(logged)["event"] == "it failed"
