@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,7 +16,12 @@ from ops.cli.common import (
     OutputOption,
     PostgresOption,
     settings_from,
+    translated_failures,
 )
+from ops.cli.errors import COULD_NOT
+
+if TYPE_CHECKING:
+    from streams.settings import Settings
 
 
 def register(app: typer.Typer) -> None:
@@ -48,6 +55,21 @@ def projector(
         from ops.lifeline import hold_on_to_parent
 
         hold_on_to_parent()
+    with translated_failures(quiet=False):
+        asyncio.run(_require_servers(settings))
     from faust.cli.faust import cli
 
-    cli(["-A", "streams.app", "worker", "--without-web"])
+    try:
+        cli(["--quiet", "-A", "streams.app", "worker", "--without-web"])
+    except SystemExit as ended:
+        # faust ends with 1 where it could not go on, which reads as "the answer is no" here.
+        raise typer.Exit(COULD_NOT if ended.code else 0) from ended
+
+
+async def _require_servers(settings: Settings) -> None:
+    """Say clearly what is missing before faust starts, which says it in many lines."""
+    from ops.journal import partition_count
+    from streams.fence.migrate import verify
+
+    await asyncio.to_thread(verify, settings.postgres)
+    await partition_count(settings)

@@ -81,7 +81,14 @@ def test_a_missing_setting_is_named_with_the_way_out(arguments: tuple[str, ...])
 
 @pytest.mark.parametrize(
     "arguments",
-    [("worker",), ("gateway", "--port", "0"), ("lease", "list"), ("audit", "verify"), ("topic", "ensure")],
+    [
+        ("worker",),
+        ("gateway", "--port", "0"),
+        ("projector",),
+        ("lease", "list"),
+        ("audit", "verify"),
+        ("topic", "ensure"),
+    ],
 )
 def test_a_server_that_is_not_there_is_named_without_its_password(arguments: tuple[str, ...]) -> None:
     ended = turnlog(*arguments, environment=NOWHERE)
