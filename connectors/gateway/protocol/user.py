@@ -42,6 +42,8 @@ class UserSession(Session):
         self._viewer = Viewer(0, 0)
         self._pending: dict[str, str | None] = {}
         """Sends that wait for their outcome: ref to clientId."""
+        self._acks: dict[int, bytes] = {}
+        """Acks that are not written yet, by seq: while history is read, an entry comes from there and live."""
 
     @property
     def user(self) -> str:
@@ -55,7 +57,6 @@ class UserSession(Session):
         if self.state is not State.OPENING:
             return []
         self.conversation_id = conversation_id
-        self._move(State.OPEN)
         self._viewer = Viewer(self._watermark, head)
         data = {
             "protocol": PROTOCOL,
@@ -71,8 +72,9 @@ class UserSession(Session):
             "capabilities": CAPABILITIES,
             "limits": limits.advertised(channel_scope=False),
         }
-        self._write({"type": "welcome", "data": data})
+        self._welcome(data)
         self._load()
+        self._take_early()
         return self._drain()
 
     def entries(self, entries: Sequence[Entry], now: int) -> list[Action]:
@@ -233,11 +235,12 @@ class UserSession(Session):
         event = entry.event
         if isinstance(event, TurnCommitted) and event.turn.sender == self.user:
             ref = self._own(event)
-            if ref is not None:
-                client_id = self._pending.pop(ref)
-                if client_id is not None:
-                    stored = ack(client_id, message_id=message_id_of(event), seq=event.seq, timestamp=entry.timestamp)
-                    return Item(event.seq, encode(stored))
+            if ref is not None and (client_id := self._pending.pop(ref)) is not None:
+                stored = ack(client_id, message_id=message_id_of(event), seq=event.seq, timestamp=entry.timestamp)
+                self._acks = {seq: frame for seq, frame in self._acks.items() if seq > self._viewer.delivered}
+                self._acks[event.seq] = encode(stored)
+            if event.seq in self._acks:
+                return Item(event.seq, self._acks[event.seq])
         frame = numbered(entry, superseded=superseded)
         if frame is None:
             # A numbered event of a later release: its seq must not leave a gap.
