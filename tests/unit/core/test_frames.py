@@ -134,15 +134,6 @@ class TestAnnouncing:
         world.say()
         assert isinstance(world.run("a", "error", run=run_id(1))[-1], RunEnded)
 
-    @pytest.mark.parametrize("kind", ["read", "run"])
-    def test_who_names_a_run_that_is_over_as_its_work_is_fenced(self, world: World, kind: str) -> None:
-        world.say()
-        world.read("a", 1)
-        world.run("a", "finished")
-        fields = {"status": "started"} if kind == "run" else {"watermark": 1}
-        assert reason(world.send("a", kind, run=run_id(1), **fields)) is RefusedReason.FENCED
-        assert world.run("a", "finished", run=run_id(1)) == []
-
     def test_what_a_run_left_open_is_closed_when_it_ends(self, world: World) -> None:
         world.say()
         world.read("a", 1)

@@ -173,7 +173,8 @@ async def test_a_frame_of_a_run_that_is_held_by_another_is_fenced_and_aborted(wo
         await served.say(conversation, token, "hello")
         turn = await owner.until("text")
         await stranger.until("text")
-        await stranger.say(conversation, {"type": "run", "data": {"status": "aborted"}})
+        for status in ("started", "aborted"):
+            await stranger.say(conversation, {"type": "run", "data": {"status": status}})
         zombie = {"type": "text", "clientId": "z.1", "data": {"text": "me!"}, "run": turn["run"], "runEpoch": 1}
         await stranger.say(conversation, zombie)
         data = (await stranger.until("error"))["data"]
