@@ -30,7 +30,9 @@ NewHeaders = list[tuple[str, bytes]]
 BATCH_BYTES = 1 << 20
 # A request may carry one batch and its framing; a dead letter carries a whole intake record and what was wrong with it.
 REQUEST_BYTES = 2 * BATCH_BYTES
-FETCH_BYTES = BATCH_BYTES
+# A fetch of a backlog holds some batches' worth of one topic (about 12,000 turns): 14 % less work a record than 1 MiB,
+# measured, for at most 3 * 4 MiB in memory a partition.
+FETCH_BYTES = 4 * BATCH_BYTES
 RETRY_BACKOFF_MS = 50
 
 
@@ -91,7 +93,11 @@ class IntakeSource(Protocol):
         """Start reading at `positions`; `Unrecoverable` when one of them is outside its topic."""
 
     async def poll(self, limit: int, wait_ms: int, *, membership: bool) -> Polled:
-        """At most `limit` records, waiting up to `wait_ms` for the first. `membership` False: not of that topic."""
+        """At most `limit` records, waiting up to `wait_ms` for the first. `membership` False: not of that topic.
+
+        Membership goes first: of what it held when this was opened all is given before anything of the other two, so
+        that no backlog of turns is decided without the channels and members that were there before it.
+        """
 
     async def ends(self) -> Positions:
         """The end of each topic now, as far as it may be read."""
@@ -304,6 +310,8 @@ class KafkaIntake:
         self._frames = TopicPartition(topics.frames, partition)
         self._membership = TopicPartition(topics.membership, partition)
         self._all = (self._turns, self._frames, self._membership)
+        self._first = 0
+        """Where `membership` ended when this was opened."""
         self._consumer: Any = None
 
     async def open(self, positions: Positions) -> None:
@@ -316,18 +324,41 @@ class KafkaIntake:
         self._consumer.assign(self._all)
         for name, position in wanted.items():
             self._consumer.seek(name, position)
+        self._first = kept[self._membership].end
 
     async def poll(self, limit: int, wait_ms: int, *, membership: bool) -> Polled:
-        read_from = () if membership else (self._turns, self._frames)
         try:
-            found = await self._consumer.getmany(*read_from, timeout_ms=wait_ms, max_records=limit)
+            changes = await self._changes(limit, wait_ms) if membership else ()
+            if not membership:
+                found = await self._keyed(limit, wait_ms)
+            elif await self._position(self._membership) < self._first:
+                found = {}
+            elif changes:
+                found = await self._keyed(limit - len(changes), 0) if len(changes) < limit else {}
+            else:
+                found = await self._consumer.getmany(timeout_ms=wait_ms, max_records=limit)
+                changes = found.get(self._membership, ())
         except OffsetOutOfRangeError as error:
             raise Unrecoverable(f"the intake was cut off while it was read: {error}") from error
         except KafkaError as error:
             raise KafkaUnavailable(f"cannot read the intake: {type(error).__name__}: {error}") from error
-        position = self._consumer.position
-        read = Positions(await position(self._turns), await position(self._frames), await position(self._membership))
-        return Polled(found.get(self._turns, ()), found.get(self._frames, ()), found.get(self._membership, ()), read)
+        read = Positions(*[await self._position(name) for name in self._all])
+        return Polled(found.get(self._turns, ()), found.get(self._frames, ()), changes, read)
+
+    async def _changes(self, limit: int, wait_ms: int) -> Sequence[Record]:
+        behind = await self._position(self._membership) < self._first
+        found = await self._consumer.getmany(self._membership, timeout_ms=wait_ms if behind else 0, max_records=limit)
+        changes: Sequence[Record] = found.get(self._membership, ())
+        return changes
+
+    async def _keyed(self, limit: int, wait_ms: int) -> Mapping[TopicPartition, Sequence[Record]]:
+        found: Mapping[TopicPartition, Sequence[Record]] = await self._consumer.getmany(
+            self._turns, self._frames, timeout_ms=wait_ms, max_records=limit
+        )
+        return found
+
+    async def _position(self, name: TopicPartition) -> int:
+        return int(await self._consumer.position(name))
 
     async def ends(self) -> Positions:
         ends = await asked(self._consumer.end_offsets(self._all), self._limit_s)

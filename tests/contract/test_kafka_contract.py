@@ -271,6 +271,35 @@ async def test_membership_is_left_unread_when_it_is_not_wanted(cluster: Cluster)
     assert [r.value for r in polled.membership] == [b"waits"]
 
 
+async def test_what_membership_held_at_the_opening_comes_before_any_turn(cluster: Cluster) -> None:
+    for number in range(20):
+        await cluster.put(cluster.topics.turns, b"turn %d" % number, b"c1")
+        await cluster.put(cluster.topics.frames, b"frame %d" % number, b"c1")
+    for number in range(5):
+        await cluster.put(cluster.topics.membership, b"change %d" % number)
+    source = cluster.intake()
+    await source.open(Positions())
+    changes, keyed = 0, 0
+    async with asyncio.timeout(10):
+        while keyed < 40:
+            polled = await source.poll(3, 200, membership=True)
+            changes += len(polled.membership)
+            if polled.turns or polled.frames:
+                assert changes == 5
+            keyed += len(polled.turns) + len(polled.frames)
+
+
+async def test_turns_are_read_although_membership_is_behind_when_it_is_not_wanted(cluster: Cluster) -> None:
+    await cluster.put(cluster.topics.turns, b"turn", b"c1")
+    await cluster.put(cluster.topics.membership, b"change")
+    source = cluster.intake()
+    await source.open(Positions())
+    async with asyncio.timeout(10):
+        while not (polled := await source.poll(100, 200, membership=False)):
+            pass
+    assert [r.value for r in polled.turns] == [b"turn"]
+
+
 async def test_a_poll_brings_no_more_than_its_limit(cluster: Cluster) -> None:
     for number in range(5):
         await cluster.put(cluster.topics.turns, b"%d" % number, b"c1")

@@ -251,10 +251,12 @@ class FakeIntake:
         self._logs = [kafka.logs[name, partition] for name in self._names]
         self._partition = partition
         self._read = [0, 0, 0]
+        self._first = 0
         self.unavailable = False
 
     async def open(self, positions: Positions) -> None:
         self._read = [positions.turns, positions.frames, positions.membership]
+        self._first = self._logs[2].end
         for name, log, position in zip(self._names, self._logs, self._read, strict=True):
             require_inside(TopicPartition(name, self._partition), position, KafkaBounds(log.start, log.end))
 
@@ -262,11 +264,14 @@ class FakeIntake:
         await asyncio.sleep(0)
         if self.unavailable:
             raise KafkaUnavailable("the fake is switched off")
-        found: list[list[Record]] = [[], [], []]
-        for index in range(3 if membership else 2):
-            found[index], self._read[index] = _next(self._logs[index], self._read[index], limit)
-            limit -= len(found[index])
-        turns, frames, changes = found
+        changes: list[Record] = []
+        if membership:
+            changes, self._read[2] = _next(self._logs[2], self._read[2], limit)
+            if self._read[2] < self._first:
+                return Polled((), (), changes, Positions(*self._read))
+        limit -= len(changes)
+        turns, self._read[0] = _next(self._logs[0], self._read[0], limit)
+        frames, self._read[1] = _next(self._logs[1], self._read[1], limit - len(turns))
         return Polled(turns, frames, changes, Positions(*self._read))
 
     async def ends(self) -> Positions:
