@@ -57,6 +57,7 @@ class Connection:
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_close: Callable[[int], None] = lambda _: None
         self.closed = asyncio.Event()
+        """Set once nothing of it is left to be done."""
 
     # --------------------------------------------------------------------------------------------------- actions
     def perform(self, actions: Sequence[Action]) -> None:
@@ -111,9 +112,11 @@ class Connection:
             await self._read()
         finally:
             self._session.gone()
-            await self._finish(writer, submitter)
-            self.closed.set()
-            await self._gone()
+            try:
+                await self._finish(writer, submitter)
+                await self._gone()
+            finally:
+                self.closed.set()
 
     async def _finish(self, writer: asyncio.Task[None], submitter: asyncio.Task[None]) -> None:
         """What was read is still submitted, since the peer may have sent its last answer and left."""

@@ -86,7 +86,7 @@ class Gateway:
         self.tokens = Tokens(self.directory, settings.token_ttl_s)
         self.recent = Recent(intake.partitions)
         self.membership = Membership(
-            intake, heartbeat_ms=settings.gateway_heartbeat_ms, on_ended=lambda _: self._end_agents("gateway_expired")
+            intake, heartbeat_ms=settings.gateway_heartbeat_ms, on_ended=self._incarnation_ended
         )
         self.directory.on_document.append(self.membership.set_config)
         self.hub = Hub(self.recent, self.membership, self.metrics)
@@ -185,8 +185,11 @@ class Gateway:
         agent.leave_reason = "drained"
         agent.end(CLOSE_RESTART, _restart_reason())
 
-    def _end_agents(self, reason: str) -> None:
+    def _incarnation_ended(self) -> None:
         self.metrics.incarnations.inc()
+        self._end_agents("gateway_expired")
+
+    def _end_agents(self, reason: str) -> None:
         for agent in self._agents():
             agent.end(CLOSE_RESTART, close_reason(reason, random.randint(0, RECONNECT_MS)))  # noqa: S311 -- jitter
 

@@ -13,11 +13,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
+import structlog
 
 from connectors.gateway.ports import ConversationInfo, Position, ReadModel, Stored, Unavailable
 from connectors.gateway.protocol.render import raw
 from connectors.gateway.recent import Recent, updated
 from streams.core.events import ConversationOpened, Entry, FrameCommitted, RunEnded, RunMoved, TurnCommitted
+
+log = structlog.get_logger(__name__)
 
 # How long a lagging read model is waited for before the journal is read, and how often it is asked.
 LAG_WAIT_S = 0.5
@@ -110,8 +113,9 @@ class History:
 
     async def _page(self, conversation_id: str, after: int, limit: int) -> Page:
         kept = [entry for entry in self._recent.entries(conversation_id) if entry.event.seq]
-        if kept and kept[0].event.seq <= after + 1:
-            return Page(self._following(conversation_id, [], kept, after, limit), kept[-1].event.seq)
+        if self._is_whole(conversation_id) or (kept and kept[0].event.seq <= after + 1):
+            head = kept[-1].event.seq if kept else 0
+            return Page(self._following(conversation_id, [], kept, after, limit), head)
         position = await self._caught_up(conversation_id)
         stored = list(await self._read_model.transcript(conversation_id, after, limit))
         between: list[Entry] = []
@@ -135,8 +139,16 @@ class History:
         return max(info.head_seq, entries[-1].event.seq if entries else 0)
 
     async def open_interrupts(self, conversation_id: str) -> list[dict[str, Any]]:
-        """`welcome.data.pending`: the questions that wait for an answer. Raises `Unavailable`."""
-        known = [stored.entry for stored in await self._read_model.interrupts(conversation_id)]
+        """`welcome.data.pending`: the questions that wait for an answer.
+
+        While the read model cannot be asked, those that memory knows of: the replay shows all of them anyway.
+        """
+        known: list[Entry] = []
+        if not self._is_whole(conversation_id):
+            try:
+                known = [stored.entry for stored in await self._read_model.interrupts(conversation_id)]
+            except Unavailable as error:
+                log.warning("open questions are told from memory", conversation=conversation_id, error=str(error))
         seen = known[-1].event.seq if known else 0
         known += [entry for entry in self._recent.entries(conversation_id) if entry.event.seq > seen]
         pending: dict[str, Any] = {}
@@ -149,6 +161,11 @@ class History:
             elif isinstance(event, TurnCommitted) and event.interrupt_id is not None:
                 pending.pop(event.interrupt_id, None)
         return [{"id": interrupt_id, "data": data} for interrupt_id, data in pending.items()]
+
+    def _is_whole(self, conversation_id: str) -> bool:
+        """Whether memory holds the conversation from its opening on."""
+        entries = self._recent.entries(conversation_id)
+        return bool(entries) and isinstance(entries[0].event, ConversationOpened)
 
     async def turn(self, conversation_id: str, seq: int) -> Entry:
         """The turn of this seq, which is known to exist. Raises `Unavailable`."""

@@ -60,7 +60,7 @@ def group_of(channel: str, group: str | None, member: str, *, each: bool) -> str
 class Membership:
     """See the module. `on_ended` closes all agent connections; it is called after the new incarnation is there."""
 
-    def __init__(self, intake: Intake, *, heartbeat_ms: int, on_ended: Callable[[str], None]) -> None:
+    def __init__(self, intake: Intake, *, heartbeat_ms: int, on_ended: Callable[[], None]) -> None:
         self._intake = intake
         self._heartbeat_s = heartbeat_ms / 1000
         self._on_ended = on_ended
@@ -164,7 +164,7 @@ class Membership:
         self._n = 0
         self._jobs.put_nowait((lambda: self._to_all(Goodbye(gateway=ended)), None))
         log.warning("this gateway was given up by others; going on as a new one", ended=ended, reason=reason)
-        self._on_ended(reason)
+        self._on_ended()
 
     # ------------------------------------------------------------------------------------------------- records
     def _joined(self, member: Member) -> Iterator[tuple[int, Message]]:

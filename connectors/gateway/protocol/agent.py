@@ -90,7 +90,7 @@ class AgentSession(Session):
         self._runs: dict[str, Held] = {}
         self._memory: OrderedDict[str, Memory] = OrderedDict()
         self._forgot = False
-        self._early: list[bytes] = []
+        self._unsaid: list[bytes] = []
 
     @property
     def runs_open(self) -> int:
@@ -113,7 +113,6 @@ class AgentSession(Session):
         self._now = now
         if self.state is not State.OPENING:
             return []
-        self._move(State.OPEN)
         data = {
             "protocol": PROTOCOL,
             "compat": ["mekik/1"],
@@ -124,10 +123,11 @@ class AgentSession(Session):
             "group": self.group,
             "limits": {**limits.advertised(channel_scope=True), "maxInFlight": IN_FLIGHT_MAX},
         }
-        self._write({"type": "welcome", "data": data})
-        for frame in self._early:
+        self._welcome(data)
+        for frame in self._unsaid:
             self._put(frame)
-        self._early.clear()
+        self._unsaid.clear()
+        self._take_early()
         return self._drain()
 
     def joined(self, partition: int, now: int) -> list[Action]:
@@ -370,7 +370,7 @@ class AgentSession(Session):
     def _tell(self, conversation_id: str, frame: bytes) -> None:
         """Write a conversation's frame. The journal may show a turn of this member before the welcome is written."""
         if self.state is State.OPENING:
-            self._early.append(_enveloped(conversation_id, frame))
+            self._unsaid.append(_enveloped(conversation_id, frame))
         else:
             self._put(_enveloped(conversation_id, frame))
 

@@ -34,6 +34,8 @@ SUBPROTOCOL = "converger.v1"
 # A close reason may have 123 bytes of UTF-8.
 MAX_REASON = 123
 RETRY_AFTER_MS = 1_000
+# Frames that may come between hello and welcome.
+EARLY_MAX = 100
 CLOSE_OF = {"forbidden": CLOSE_CHANNEL}
 
 
@@ -97,6 +99,7 @@ class Session:
         self._outbound_at = now
         self._now = now
         self._actions: list[Action] = []
+        self._early: list[str | bytes] = []
 
     @property
     def claims(self) -> Claims:
@@ -111,16 +114,10 @@ class Session:
         self._now = self._inbound_at = now
         if self.state is State.CLOSED:
             return []
-        try:
-            frame = self._decode(raw)
-            if self.state is State.HELLO:
-                self._hello(frame)
-            elif self.state is State.OPENING:
-                raise ProtocolError("no_session", "wait for the welcome before sending", client_id=client_id_of(frame))
-            else:
-                self._frame(frame)
-        except ProtocolError as error:
-            self._refuse(error)
+        if self.state is State.OPENING:
+            self._wait(raw)
+        else:
+            self._take(raw)
         return self._drain()
 
     def tick(self, now: int) -> list[Action]:
@@ -154,7 +151,34 @@ class Session:
         if self.state is not State.CLOSED:
             self._move(State.CLOSED)
 
+    def _take(self, raw: str | bytes) -> None:
+        try:
+            frame = self._decode(raw)
+            if self.state is State.HELLO:
+                self._hello(frame)
+            else:
+                self._frame(frame)
+        except ProtocolError as error:
+            self._refuse(error)
+
     # ------------------------------------------------------------------------------------------------- handshake
+    def _wait(self, raw: str | bytes) -> None:
+        """What comes before the welcome is taken after it."""
+        if len(self._early) >= EARLY_MAX:
+            self._end_with(ProtocolError("no_session", "wait for the welcome before sending more"))
+        else:
+            self._early.append(raw)
+
+    def _welcome(self, data: dict[str, Any]) -> None:
+        self._move(State.OPEN)
+        self._write({"type": "welcome", "data": data})
+
+    def _take_early(self) -> None:
+        early, self._early = self._early, []
+        for raw in early:
+            if self.state is State.OPEN:
+                self._take(raw)
+
     def _hello(self, frame: dict[str, Any]) -> None:
         if frame.get("type") != "hello":
             raise ProtocolError("unsupported_protocol", "the first frame must be hello")

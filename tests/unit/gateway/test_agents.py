@@ -409,6 +409,32 @@ async def test_a_group_that_cannot_be_is_refused(served: Served, group: Any) -> 
         assert agent.raw.close_code == 4400
 
 
+async def test_a_join_that_cannot_be_written_sends_the_agent_away_for_a_while(world: World, served: Served) -> None:
+    token = await served.token("agents-secret", scope="channel")
+    world.broken = Unavailable("Kafka is away")
+    async with served.socket(token, {"group": "bots"}) as agent:
+        assert (await agent.frame())["data"]["code"] == "unavailable"
+        code, reason = await closed(agent)
+        assert (code, reason["reason"]) == (1012, "unavailable")
+    world.broken = None
+    conversation, user = await served.conversation()
+    async with served.agent() as again:
+        await served.say(conversation, user, "hello")
+        assert (await again.until("text"))["seq"] == 1
+
+
+async def test_a_newer_document_reaches_every_partition(world: World, served: Served) -> None:
+    newer = json.loads(served.store.document_text) | {"version": 2, "routes": []}
+    served.store.document_text, served.store.version = json.dumps(newer), 2
+    await served.gateway.directory._refresh_document()
+    while any(journal.state.config.version != 2 for journal in world.journals):
+        await served.http.get("/healthz")
+    async with served.agent() as agent:
+        conversation, token = await served.conversation()
+        await served.say(conversation, token, "to nobody")
+        assert await agent.settled() == []
+
+
 async def test_an_ended_incarnation_closes_its_agents_and_goes_on_as_new(world: World, served: Served) -> None:
     before = served.gateway.membership.incarnation
     conversation, token = await served.conversation()

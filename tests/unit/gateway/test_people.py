@@ -212,6 +212,23 @@ async def test_a_token_without_a_conversation_gets_a_new_one(served: Served) -> 
     assert welcome["watermark"] == 0
 
 
+async def test_what_is_sent_before_the_welcome_is_taken_after_it(served: Served) -> None:
+    _, token = await served.conversation()
+    async with served.socket(token, {"watermark": 0}) as person:
+        await person.send({"type": "text", "clientId": "c-1", "data": {"text": "x"}})
+        assert (await person.frame())["type"] == "welcome"
+        assert (await person.until("ack"))["seq"] == 1
+
+
+async def test_a_socket_opens_while_postgres_is_away(served: Served) -> None:
+    _, token = await served.conversation()
+    served.read_model.broken = Unavailable("PostgreSQL is away")
+    async with served.socket(token, {"watermark": 0}) as person:
+        await person.until("welcome")
+        await person.send({"type": "text", "clientId": "c-1", "data": {"text": "x"}})
+        assert (await person.until("ack"))["seq"] == 1
+
+
 @pytest.mark.parametrize(
     ("hello", "code", "close"),
     [
