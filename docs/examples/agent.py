@@ -12,7 +12,7 @@ agent = Agent("http://127.0.0.1:8080", channel_secret=os.environ["AGENTS_SECRET"
 async def answer(turn):
     for word in f"Process {os.getpid()} heard you say: {turn.text}".split(" "):
         yield word + " "
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.3)
 
 
 asyncio.run(agent.run())
