@@ -16,6 +16,7 @@ from turnlog import Agent, Client, Conversation, Turn
 
 CONVERSATIONS: Final = 200
 """At 100 turns/s each conversation gets one every 2 s: its last answer is in by then, as with people."""
+OPENED_AT_ONCE: Final = 20
 WARM_UP: Final = 200
 """Turns before the first that counts: connections, caches and the interpreter have settled by then."""
 ARRIVED_WITHIN_S: Final = 10.0
@@ -48,11 +49,16 @@ async def measure_latency(stack: RunningStack, turns: int, rate: float, notify: 
         await agent.start()
         undo.push_async_callback(agent.stop)
         client = await undo.enter_async_context(Client(stack.gateway, channel_secret=secret["web"], user="bench"))
-        conversations = [await client.open() for _ in range(CONVERSATIONS)]
+        notify(f"opening {CONVERSATIONS} conversations")
+        conversations = [c for _ in range(CONVERSATIONS // OPENED_AT_ONCE) for c in await _opened(client)]
         notify(f"sending {turns:,} turns, {rate:g} a second")
         sent = await _send(conversations, WARM_UP + turns, rate)
         await _all_arrived(sent, arrived)
     return _summary([(arrived[text] - at) * 1000 for text, at in list(sent.items())[WARM_UP:]])
+
+
+async def _opened(client: Client) -> list[Conversation]:
+    return await asyncio.gather(*(client.open() for _ in range(OPENED_AT_ONCE)))
 
 
 async def _send(conversations: Sequence[Conversation], turns: int, rate: float) -> dict[str, float]:

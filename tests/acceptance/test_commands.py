@@ -26,7 +26,7 @@ def done(ended: Ended) -> Ended:
 
 async def test_a_conversation_can_be_held_shown_told_and_proved_from_the_command_line(up: Up) -> None:
     group = f"g{uuid.uuid4().hex[:8]}"
-    person, operator = client_of(up), up.environment
+    operator = up.environment
     async with agents(up, group, 1):
         sent = done(await turnlog_async("send", "new", "hello", "--wait", "-o", "json", environment=client_of(up)))
         assert sent.document["answer"]["text"] == "answer to hello"
