@@ -84,8 +84,6 @@ class Viewer:
         self.head = max(self.head, head)
         frames: list[bytes] = []
         for item in items:
-            if item.seq <= self.delivered:
-                continue
             if item.seq != self.delivered + 1:
                 break
             self.delivered = item.seq
