@@ -283,7 +283,7 @@ class MemoryStore:
     """Channels, secrets and keys of the test."""
 
     def __init__(self) -> None:
-        self.keys = {"k1": b"a" * 32}
+        self.keys = {"k1": b"a" * 64}
         self.signs = "k1"
         self.version = 1
         self.document_text = json.dumps(DOCUMENT)
