@@ -297,7 +297,8 @@ async def test_the_only_agent_started_anew_gets_what_it_had_not_answered_once_mo
             assert turn["text"] == "hold this"
 
 
-async def test_an_agent_that_lost_its_connection_answers_what_it_still_has_once(world: World) -> None:
+async def test_an_agent_whose_gateway_was_killed_answers_what_it_still_has_once(world: World) -> None:
+    """Until the dead gateway expires, its member holds the run: an answer is refused then, and the turn given again."""
     second = world.up.document["gateways"][1]
     async with started(world.agent("A", gateway=world.up.gateways[1])) as (agent,), world.user() as client:
         person = await world.person(client)
@@ -308,7 +309,8 @@ async def test_an_agent_that_lost_its_connection_answers_what_it_still_has_once(
         assert await person.texts(2) == ["hold this", "A: hold this"]
         await person.say("and now?")
         assert (await person.texts(4))[2:] == ["and now?", "A: and now?"]
-        assert [turn["text"] for turn in turns_of([agent])] == ["hold this", "and now?"]
+        given = [turn["text"] for turn in turns_of([agent])]
+        assert given in (["hold this", "and now?"], ["hold this", "hold this", "and now?"])
 
 
 def _pid_of(gateway: dict[str, Any]) -> int:
