@@ -55,7 +55,6 @@ class Up:
 def turnlog_up(data: Path, *options: str) -> Iterator[Up]:
     """Start it, wait for its ready line, and stop it with SIGTERM; its exit code must then be 0."""
     path = data.parent / f"{data.name}-up.log"
-    up: Up | None = None
     with path.open("w+") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "ops.cli", "up", "--port", "0", "--data", str(data), "-o", "json", *options],
@@ -76,9 +75,8 @@ def turnlog_up(data: Path, *options: str) -> Iterator[Up]:
             finally:
                 if process.stdout is not None:
                     process.stdout.close()
-        expected = 0 if up is None else up.expected
         log.seek(0)
-        assert code == expected, f"`turnlog up` ended with {code} after SIGTERM:\n{log.read()[-4000:]}"
+        assert code == up.expected, f"`turnlog up` ended with {code} after SIGTERM:\n{log.read()[-4000:]}"
 
 
 def _ready_line(process: subprocess.Popen[str], log: IO[str]) -> dict[str, Any]:
