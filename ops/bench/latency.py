@@ -17,8 +17,8 @@ from turnlog import Agent, Client, Conversation, Turn
 CONVERSATIONS: Final = 200
 """At 100 turns/s each conversation gets one every 2 s: its last answer is in by then, as with people."""
 OPENED_AT_ONCE: Final = 20
-WARM_UP: Final = 200
-"""Turns before the first that counts: connections, caches and the interpreter have settled by then."""
+WARM_UP: Final = 1_000
+"""Turns before the first that counts: by then connections and caches are warm, and the broker compiled its hot code."""
 ARRIVED_WITHIN_S: Final = 10.0
 
 Notify = Callable[[str], None]
