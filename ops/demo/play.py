@@ -103,6 +103,7 @@ async def play(dialogues: Sequence[Dialogue], source: Path, board: Board, show: 
     `source`: the file that the agents read the dialogues from.
     """
     begun = time.monotonic()
+    show.note("starting Kafka, PostgreSQL and Turnlog's processes, for the length of the demo")
     async with running(StackPlan(port=0), show.note) as stack:
         show.note(f"the stack is up after {time.monotonic() - begun:.1f} s: {stack.gateway}")
         the_play = Play(show, board)
