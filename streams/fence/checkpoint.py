@@ -60,7 +60,9 @@ class PostgresCheckpoints:
         self, partition: int, token: Token, lsn: int, conversations: Iterable[str]
     ) -> Mapping[str, ConversationRow]:
         """See the port."""
-        rows = await self._load("load_conversations", partition, token, lsn, conversations=list(conversations))
+        # PostgreSQL's text has no place for NUL, and refuses the whole query: such a name is never stored.
+        storable = [name for name in conversations if "\0" not in name]
+        rows = await self._load("load_conversations", partition, token, lsn, conversations=storable)
         return {row[0]: ConversationRow(*row) for row in rows}
 
     async def load_keys(

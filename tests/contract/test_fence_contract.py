@@ -370,6 +370,14 @@ async def test_a_saved_checkpoint_comes_back_to_the_next_taker(store: Store) -> 
     }
 
 
+async def test_a_name_that_the_store_has_no_place_for_names_no_conversation(store: Store) -> None:
+    checkpoints, token = store.checkpoints(), Token(1, "wk-a")
+    await checkpoints.take(0, token)
+    row = conversation("c", 1, b"c", hot=False)
+    await checkpoints.save(0, snapshot(token, 1), [row], [], 0)
+    assert await checkpoints.load(0, token, 1, ["a\0b", "c"]) == {"c": row}
+
+
 async def test_asking_for_no_conversation_gives_none(store: Store) -> None:
     checkpoints = store.checkpoints()
     token = Token(1, "wk-a")
