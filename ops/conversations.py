@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import msgspec
 from aiokafka import TopicPartition
 
 from ops.database import Database
 from ops.journal import REQUEST_LIMIT_S, entries_of, partition_count
 from streams.core.fold import evolve
 from streams.core.state import Partition
+from streams.projector.read import ReadModel
 from streams.runtime.kafka import bounds, consumer
 from streams.runtime.partitioning import partition_of
 from streams.settings import Settings
@@ -22,6 +24,8 @@ CURRENT_WITHIN_S: Final = 3.0
 """How long the read model may take to reach what was committed before it is done without."""
 POLL_S: Final = 0.02
 
+RUN_FIELDS: Final = ("run_id", "turn_seq", "group", "member", "run_epoch")
+
 Notify = Callable[[str], None]
 
 
@@ -29,25 +33,34 @@ async def listed(
     settings: Settings, *, limit: int, status: str | None, channel: str | None
 ) -> Sequence[dict[str, Any]]:
     """Conversations of the read model, the latest change first."""
-    database = Database(settings.postgres)
+    read_model = ReadModel(settings.postgres, sessions=1)
     try:
-        return await database.rows("conversations", limit=limit, status=status, channel=channel)
+        page, _ = await read_model.conversations(limit=limit, status=status, channel=channel)
+        return [msgspec.to_builtins(row) for row in page]
     finally:
-        await database.close()
+        await read_model.close()
+
+
+async def members(settings: Settings) -> Sequence[dict[str, Any]]:
+    """Members that are there, by the read model."""
+    read_model = ReadModel(settings.postgres, sessions=1)
+    try:
+        return [msgspec.to_builtins(row) for row in await read_model.members()]
+    finally:
+        await read_model.close()
 
 
 async def shown(settings: Settings, conversation: str, notify: Notify) -> dict[str, Any] | None:
     """One conversation as of what was committed when it was asked; None: there is none."""
     partition = partition_of(conversation, await partition_count(settings))
     end = await _committed_end(settings, partition)
-    database = Database(settings.postgres)
+    epoch = await _writer_epoch(settings, partition)
+    read_model = ReadModel(settings.postgres, sessions=1)
     try:
-        lease = await database.row("epoch_of", partition=partition)
-        epoch = 0 if lease is None else lease["writer_epoch"]
-        if await _current(database, partition, end):
-            return await _from_read_model(database, conversation, partition, epoch)
+        if await _current(read_model, partition, end):
+            return await _from_read_model(read_model, conversation, partition, epoch)
     finally:
-        await database.close()
+        await read_model.close()
     notify("the read model is behind (does a projector run?): reading the journal of the partition")
     return await _from_journal(settings, conversation, partition, epoch)
 
@@ -62,32 +75,47 @@ async def _committed_end(settings: Settings, partition: int) -> int:
         await reader.stop()
 
 
-async def _current(database: Database, partition: int, end: int) -> bool:
+async def _writer_epoch(settings: Settings, partition: int) -> int:
+    database = Database(settings.postgres)
+    try:
+        lease = await database.row("epoch_of", partition=partition)
+        return 0 if lease is None else int(lease["writer_epoch"])
+    finally:
+        await database.close()
+
+
+async def _current(read_model: ReadModel, partition: int, end: int) -> bool:
     """Wait until the read model has read the partition up to `end`; False: not in time."""
     deadline = time.monotonic() + CURRENT_WITHIN_S
-    while True:
-        row = await database.row("projected", partition=partition)
-        # The last offset below the end is the marker that ends a transaction; no reader is given it.
-        if end == 0 or (row is not None and row["journal_offset"] >= end - 1):
-            return True
+    # The last offset below the end is the marker that ends a transaction; no reader is given it.
+    while (await read_model.position(partition)).journal_offset < end - 1:
         if time.monotonic() > deadline:
             return False
         await asyncio.sleep(POLL_S)
+    return True
 
 
-async def _from_read_model(database: Database, conversation: str, partition: int, epoch: int) -> dict[str, Any] | None:
-    found = await database.row("conversation", conversation=conversation)
+async def _from_read_model(
+    read_model: ReadModel, conversation: str, partition: int, epoch: int
+) -> dict[str, Any] | None:
+    while True:
+        before = await read_model.position(partition)
+        found = await read_model.conversation(conversation)
+        owners = await read_model.owners(conversation)
+        runs = await read_model.runs(conversation, open_only=True)
+        if before == await read_model.position(partition):  # nothing moved between the questions
+            break
     if found is None:
         return None
     return {
         "conversation": conversation,
-        "head_seq": found["head_seq"],
+        "head_seq": found.head_seq,
         "partition": partition,
         "writer_epoch": epoch,
-        "owners": found["owners"],
-        "open_runs": found["open_runs"],
-        "status": found["status"],
-        "as_of_lsn": found["as_of_lsn"],
+        "owners": dict(owners),
+        "open_runs": [{name: getattr(run, name) for name in RUN_FIELDS} for run in runs],
+        "status": found.status,
+        "as_of_lsn": before.lsn,
     }
 
 

@@ -22,6 +22,8 @@ from ops.provision import connected_admin
 from streams.fence.migrate import SchemaMismatch
 from streams.fence.migrate import verify as verify_tables
 from streams.fence.port import FenceUnavailable
+from streams.projector.read import ReadModel
+from streams.projector.store import Position
 from streams.runtime.kafka import KafkaUnavailable, bounds, consumer
 from streams.settings import Settings, SettingsError, load_settings, redacted_dsn
 from streams.topics import Topics, TopicsError
@@ -169,15 +171,16 @@ async def _both(settings: Settings, kafka: Sequence[Check], postgres: Sequence[C
     """What needs both servers, with topics and tables as they should be."""
     if any(check.result is Result.FAILED for check in (*kafka, *postgres) if check.name != "workers"):
         return [Check("partitions", Result.SKIPPED, "needs both servers, topics and tables")]
-    database = Database(settings.postgres)
+    database, read_model = Database(settings.postgres), ReadModel(settings.postgres, sessions=1)
     try:
         async with asyncio.timeout(ANSWER_WITHIN_S):
             ends, skew_ms = await _ends_and_skew(settings, database)
             leases = await database.rows("leases")
-            positions = {row["partition"]: row["journal_offset"] for row in await database.rows("projector_lag")}
+            positions = await read_model.positions()
     except UNREACHABLE as error:
         return [Check("partitions", Result.FAILED, _said(error), "look at the servers' logs")]
     finally:
+        await read_model.close()
         await database.close()
     return [_held(leases, len(ends)), _lag(positions, ends), _skew(skew_ms)]
 
@@ -208,9 +211,10 @@ def _held(leases: Sequence[Mapping[str, Any]], count: int) -> Check:
     return Check("partitions", Result.OK, f"all {count} are held")
 
 
-def _lag(positions: Mapping[int, int], ends: Mapping[int, int]) -> Check:
+def _lag(positions: Mapping[int, Position], ends: Mapping[int, int]) -> Check:
     # The last offset below an end is the marker of a transaction, which no reader is given.
-    behind = {partition: max(0, end - 1 - positions.get(partition, 0)) for partition, end in ends.items()}
+    read = {partition: position.journal_offset for partition, position in positions.items()}
+    behind = {partition: max(0, end - 1 - read.get(partition, 0)) for partition, end in ends.items()}
     worst = max(behind, key=lambda partition: behind[partition])
     found = f"at most {behind[worst]:,} journal records behind (partition {worst})"
     if behind[worst] > LAG_MOST:

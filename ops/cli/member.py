@@ -40,15 +40,7 @@ def list_members(
     """
     settings = settings_from(kafka, postgres, namespace)
     with translated_failures():
-        rows = asyncio.run(_members(settings.postgres))
+        from ops.conversations import members
+
+        rows = asyncio.run(members(settings))
     show_rows(rows, COLUMNS, output, empty="no agent is connected")
-
-
-async def _members(dsn: str) -> list[dict[str, object]]:
-    from ops.database import Database
-
-    database = Database(dsn)
-    try:
-        return list(await database.rows("members"))
-    finally:
-        await database.close()
