@@ -64,11 +64,12 @@ class Log:
 
 @dataclass(slots=True)
 class Fault:
-    """The next call of `step` raises `error`: before it did anything, or after it did all of it."""
+    """A call of `step` raises `error`: before it did anything, or after it did all. `skip` calls go well first."""
 
     step: str
     error: BaseException
     when: Literal["before", "after"] = "before"
+    skip: int = 0
 
 
 class FakeKafka:
@@ -115,8 +116,8 @@ class FakeKafka:
         log = self.logs[topic, partition]
         return [r for r in log.records[: log.stable_end] if r.fate is Fate.COMMITTED and not r.marker]
 
-    def fail(self, step: str, error: BaseException, when: Literal["before", "after"] = "before") -> None:
-        self.faults.append(Fault(step, error, when))
+    def fail(self, step: str, error: BaseException, when: Literal["before", "after"] = "before", skip: int = 0) -> None:
+        self.faults.append(Fault(step, error, when, skip))
 
     async def step(self, name: str, effect: Callable[[], int]) -> int:
         """Run a step under its scripted fault, if there is one."""
@@ -125,6 +126,9 @@ class FakeKafka:
         self.before_step(name)
         fault = next((f for f in self.faults if f.step == name), None)
         if fault is None:
+            return effect()
+        if fault.skip:
+            fault.skip -= 1
             return effect()
         self.faults.remove(fault)
         if fault.when == "after":

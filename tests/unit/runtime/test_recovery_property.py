@@ -20,7 +20,8 @@ from streams.runtime.writer import Writer
 from tests.support.sequencing import GATEWAY, LIMITS, World, settle
 
 Said = tuple[str, str, str | None]
-Crash = tuple[str, Literal["before", "after"]]
+# Step, before or after it took effect, and how many of its calls go well first: opening a writer is one of each.
+Crash = tuple[str, Literal["before", "after"], int]
 
 CONVERSATIONS = ("c0", "c1", "c2")
 said = st.lists(
@@ -31,7 +32,10 @@ said = st.lists(
     max_size=25,
 )
 crashes = st.lists(
-    st.tuples(st.sampled_from(["init", "begin", "append", "commit"]), st.sampled_from(["before", "after"])), max_size=6
+    st.tuples(
+        st.sampled_from(["init", "begin", "append", "commit"]), st.sampled_from(["before", "after"]), st.integers(0, 4)
+    ),
+    max_size=6,
 )
 
 
@@ -58,8 +62,8 @@ async def opened(world: World) -> Writer:
 
 async def run(world: World, faults: Sequence[Crash]) -> None:
     """Take the whole intake, starting over after each of the crashes, which come in this order."""
-    for step, when in faults:
-        world.kafka.fail(step, Doubt("crash"), when)
+    for step, when, skip in faults:
+        world.kafka.fail(step, Doubt("crash"), when, skip)
     writer = await opened(world)
     while True:
         try:
