@@ -18,8 +18,9 @@ RUN_EVENTS_MAX: Final = 1024
 RUN_FRAMES_MAX: Final = 16 * RUN_EVENTS_MAX
 """Stored frames of one run, coalesced or not: 16,384. Bounds its state, and the list of seqs when superseded."""
 
-ID_MAX_CHARACTERS: Final = 512
-"""Of an id or key: they are keys of records and of database rows."""
+ID_MAX_BYTES: Final = 512
+"""Of an id or key, as UTF-8. An agent's key holds its conversation's id, its group twice and a clientId, and is a key of
+PostgreSQL's together with the conversation's id: 5 * 512 bytes and what joins them stay below its 2,704."""
 
 
 def _bytes(text: str) -> int:
@@ -44,10 +45,10 @@ def problem_of_ids(fields: tuple[tuple[str, str | None], ...]) -> tuple[RefusedR
     for field, value in fields:
         if value is None:
             continue
-        if not value or len(value) > ID_MAX_CHARACTERS:
-            return RefusedReason.INVALID_TEXT, f"{field}: must have 1 to {ID_MAX_CHARACTERS} characters"
         if _unstorable(value):
             return RefusedReason.INVALID_TEXT, f"{field}: holds NUL or a lone surrogate"
+        if not 1 <= _bytes(value) <= ID_MAX_BYTES:
+            return RefusedReason.INVALID_TEXT, f"{field}: must have 1 to {ID_MAX_BYTES} bytes as UTF-8"
     return None
 
 
@@ -96,9 +97,9 @@ def problem_of_frame(frame: Frame) -> tuple[RefusedReason, str] | None:
 def _small_and_storable(everything: str) -> bool:
     """All strings of a record in one look, which most records pass: none of them can break a rule when this holds."""
     return (
-        len(everything) <= ID_MAX_CHARACTERS
+        len(everything) <= ID_MAX_BYTES
         and "\0" not in everything
-        and (everything.isascii() or not _unstorable(everything))
+        and (everything.isascii() or (not _unstorable(everything) and _bytes(everything) <= ID_MAX_BYTES))
     )
 
 

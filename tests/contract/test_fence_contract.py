@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Protocol
@@ -9,6 +10,8 @@ from typing import Protocol
 import psycopg
 import pytest
 
+from streams.core.ids import frame_key, run_id
+from streams.core.limits import ID_MAX_BYTES
 from streams.fence.checkpoint import PostgresCheckpoints
 from streams.fence.lease import PostgresLeases, lock_key
 from streams.fence.memory import MemoryCheckpoints, MemoryLeases, MemoryStore
@@ -468,6 +471,19 @@ async def test_a_conversation_saved_again_is_replaced(store: Store) -> None:
     await checkpoints.save(0, snapshot(token, 2), [conversation("c", 2, b"two", hot=False)], [], 0)
     assert await checkpoints.load_hot(0, token, 2) == []
     assert await checkpoints.load(0, token, 2, ["c"]) == {"c": conversation("c", 2, b"two", hot=False)}
+
+
+async def test_the_longest_key_that_the_core_lets_through_is_kept(store: Store) -> None:
+    def longest() -> str:
+        return secrets.token_hex(ID_MAX_BYTES // 2)  # PostgreSQL would compress anything more regular
+
+    checkpoints, token = store.checkpoints(), Token(1, "wk-a")
+    await checkpoints.take(0, token)
+    name, group = longest(), longest()
+    key = frame_key(group, run_id(name, 2**31, group), longest(), 1000)
+    row = KeyRow(name, key, 1, longest(), 10, 20)
+    await checkpoints.save(0, snapshot(token, 1), [conversation(name, 1, b"", hot=False)], [row], 0)
+    assert await checkpoints.load_keys(0, token, 1, [name], 0) == [row]
 
 
 async def test_older_keys_are_kept_until_they_are_too_old(store: Store) -> None:

@@ -21,7 +21,7 @@ from streams.core.events import (
     RunStatus,
     TurnCommitted,
 )
-from streams.core.limits import ID_MAX_CHARACTERS, RECORD_MAX_BYTES, TEXT_MAX_BYTES
+from streams.core.limits import ID_MAX_BYTES, RECORD_MAX_BYTES, TEXT_MAX_BYTES
 from tests.support.partition_world import World
 
 
@@ -55,7 +55,7 @@ def test_a_turn_of_a_channel_that_was_switched_off_is_refused(world: World) -> N
     assert reason(world.say()) is RefusedReason.CHANNEL_UNKNOWN
 
 
-@pytest.mark.parametrize("id_", ["", "x" * (ID_MAX_CHARACTERS + 1), "a\0b"])
+@pytest.mark.parametrize("id_", ["", "x" * (ID_MAX_BYTES + 1), "é" * (ID_MAX_BYTES // 2 + 1), "a\0b"])
 def test_an_impossible_conversation_id_is_refused(world: World, id_: str) -> None:
     assert reason(world.open(id_)) is RefusedReason.INVALID_TEXT
 
@@ -152,7 +152,7 @@ class TestContent:
         assert turn.turn.text == text
 
     @pytest.mark.parametrize("field", ["id", "sender", "type", "key", "client_id"])
-    @pytest.mark.parametrize("bad", ["", "x" * (ID_MAX_CHARACTERS + 1)])
+    @pytest.mark.parametrize("bad", ["", "x" * (ID_MAX_BYTES + 1), "é" * (ID_MAX_BYTES // 2 + 1)])
     def test_an_id_is_neither_empty_nor_endless(self, world: World, field: str, bad: str) -> None:
         [event] = world.say(**{field: bad})
         assert isinstance(event, Refused)
