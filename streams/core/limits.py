@@ -19,8 +19,8 @@ RUN_FRAMES_MAX: Final = 16 * RUN_EVENTS_MAX
 """Stored frames of one run, coalesced or not: 16,384. Bounds its state, and the list of seqs when superseded."""
 
 ID_MAX_BYTES: Final = 512
-"""Of an id or key, as UTF-8. An agent's key holds its conversation's id, its group twice and a clientId, and is a key of
-PostgreSQL's together with the conversation's id: 5 * 512 bytes and what joins them stay below its 2,704."""
+"""Of an id or key, as UTF-8. An agent's key holds its conversation's id, its group twice and a clientId, and is indexed
+by PostgreSQL together with the conversation's id: 5 * 512 bytes and what joins them stay below its 2,704."""
 
 
 def _bytes(text: str) -> int:

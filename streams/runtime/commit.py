@@ -21,9 +21,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from streams.fence.port import Fenced
 from streams.runtime.codec import Codec, DeadLetter
-from streams.runtime.kafka import JournalProducer, NewHeaders, Outbox, RecordBatch, Unrecoverable
+from streams.runtime.kafka import (
+    BATCH_BYTES,
+    REQUEST_BYTES,
+    JournalProducer,
+    NewHeaders,
+    Outbox,
+    RecordBatch,
+    Unrecoverable,
+)
+
+# A broker measures a compressed batch by its compressed bytes, so that a record of any size may lie in the intake; what
+# does not fit into a request with its framing is cut. Its origin says where all of it lies.
+LETTER_BYTES = REQUEST_BYTES - 4 * 1024
+CUT_KEY_BYTES = 64 * 1024
+CUT_VALUE_BYTES = BATCH_BYTES
 
 
 class Pack:
@@ -61,9 +77,22 @@ class DeadLetters:
     async def write(self, letters: Sequence[DeadLetter]) -> None:
         """Write all of them; they lie in the partition of their origin. A repeat writes them again, same `origin`."""
         for letter in letters:
-            value = self._codec.encode_dead_letter(letter)
+            fitting, value = self._encoded(letter)
             headers = [("error", letter.error.encode())]
-            await self._outbox.send(self._topic, letter.partition, value, key=letter.key, headers=headers)
+            await self._outbox.send(self._topic, letter.partition, value, key=fitting.key, headers=headers)
+
+    def _encoded(self, letter: DeadLetter) -> tuple[DeadLetter, bytes]:
+        value = self._codec.encode_dead_letter(letter)
+        if len(value) + len(letter.key or b"") <= LETTER_BYTES:
+            return letter, value
+        cut = msgspec.structs.replace(
+            letter,
+            reason=f"{letter.reason}; too large for a dead letter: only its first bytes are here, and no headers",
+            key=letter.key and letter.key[:CUT_KEY_BYTES],
+            value=letter.value and letter.value[:CUT_VALUE_BYTES],
+            headers=(),
+        )
+        return cut, self._codec.encode_dead_letter(cut)
 
 
 class Committer:

@@ -14,7 +14,9 @@ from aiokafka.admin.records_to_delete import RecordsToDelete
 
 from ops.embedded import EmbeddedStack
 from streams.fence.port import Fenced, Positions
+from streams.runtime.commit import CUT_KEY_BYTES, LETTER_BYTES
 from streams.runtime.kafka import (
+    REQUEST_BYTES,
     IntakeSource,
     JournalProducer,
     JournalReader,
@@ -22,6 +24,7 @@ from streams.runtime.kafka import (
     KafkaJournalProducer,
     KafkaJournalReader,
     KafkaOutbox,
+    KafkaUnavailable,
     Outbox,
     Polled,
     Unrecoverable,
@@ -337,3 +340,11 @@ async def test_the_outbox_tells_the_brokers_time(cluster: Cluster) -> None:
     await source.open(Positions())
     records = [r for p in await poll_until(source, 2) for r in p.membership]
     assert [r.timestamp for r in records] == [first, second]
+
+
+async def test_the_outbox_takes_the_largest_dead_letter_and_refuses_what_no_request_can_carry(cluster: Cluster) -> None:
+    outbox, topic = cluster.outbox(), cluster.topics.dead_letters
+    key = b"k" * CUT_KEY_BYTES
+    assert await outbox.send(topic, 0, bytes(LETTER_BYTES - len(key)), key=key, headers=[("error", b"too_large")])
+    with pytest.raises(KafkaUnavailable, match=topic):
+        await outbox.send(topic, 0, bytes(REQUEST_BYTES + 1))

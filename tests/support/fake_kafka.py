@@ -17,8 +17,17 @@ from typing import Literal
 from aiokafka import TopicPartition
 
 from streams.fence.port import Fenced, Positions
+from streams.runtime.kafka import (
+    REQUEST_BYTES,
+    Doubt,
+    KafkaUnavailable,
+    NewHeaders,
+    Polled,
+    Record,
+    RecordBatch,
+    require_inside,
+)
 from streams.runtime.kafka import Bounds as KafkaBounds
-from streams.runtime.kafka import Doubt, KafkaUnavailable, NewHeaders, Polled, Record, RecordBatch, require_inside
 from streams.topics import Topics
 
 MAX_BATCH_BYTES = 1 << 20
@@ -295,6 +304,8 @@ class FakeOutbox:
         self, topic: str, partition: int, value: bytes, *, key: bytes | None = None, headers: NewHeaders | None = None
     ) -> int:
         def effect() -> int:
+            if len(value) + len(key or b"") > REQUEST_BYTES:
+                raise KafkaUnavailable(f"cannot write to {topic}: the record is larger than a request")
             return self._kafka.append(topic, partition, key, value, headers=tuple(headers or ())).timestamp
 
         return await self._kafka.step(f"send {topic}", effect)

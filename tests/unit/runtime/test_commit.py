@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from streams.fence.port import Fenced
 from streams.runtime.codec import Codec, DeadLetter
@@ -65,6 +66,20 @@ async def test_the_offset_after_the_last_record_comes_back() -> None:
     committer = await opened(kafka)
     assert await commit(committer, b"one", b"two") == 2
     assert await commit(committer, b"three") == 4  # the commit marker took offset 2
+
+
+@pytest.mark.parametrize(("key", "value"), [(b"c1", b"x" * (5 << 20)), (b"k" * (3 << 20), None)])
+async def test_a_record_too_large_for_a_dead_letter_leaves_its_beginning(key: bytes, value: bytes | None) -> None:
+    """A compressed batch may hold it; were its letter refused, the partition would never come past it."""
+    kafka = FakeKafka()
+    committer = await opened(kafka)
+    await commit(committer, b"one", letters=[replace(LETTER, key=key, value=value)])
+    (record,) = kafka.readable(kafka.topics.dead_letters, 0)
+    letter = Codec().decode_dead_letter(record.value)
+    assert letter.origin == LETTER.origin
+    assert key.startswith(letter.key or b"-")
+    assert value is None or value.startswith(letter.value or b"-")
+    assert letter.reason.startswith(LETTER.reason + "; too large")
 
 
 async def test_a_dead_letter_is_there_before_the_transaction_begins() -> None:
