@@ -95,7 +95,7 @@ def decide_frame(state: Partition, command: CommitFrame) -> list[Event]:
     target = _correlate(conversation, command)
     if target.key is not None and (known := keys.find(conversation, target.key, command.at)) is not None:
         return [keys.repeat(conversation, known, target.key, command.ref, command.frame.client_id)]
-    problem = problem_of_frame(command.frame) or problem_of_ids((("sender", command.sender), ("group", command.group)))
+    problem = problem_of_frame(command.frame) or problem_of_ids((("sender", command.sender),))
     if problem is not None:
         return [_refused(command, *problem)]
     member = state.members.get(command.member)

@@ -18,6 +18,7 @@ One change is decided as a whole: first the members that joined and left, then t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -41,6 +42,7 @@ from streams.core.events import (
     RunOpened,
 )
 from streams.core.ids import channel_of_group, run_id
+from streams.core.limits import problem_of_ids
 from streams.core.ownership import choose, winner
 from streams.core.routing import UnreadableConfig, parse_config
 from streams.core.runs import adopt, claim_runs, claimants_of, lose_owner, watch
@@ -84,6 +86,8 @@ def decide_join(state: Partition, command: Join) -> list[Event]:
     if command.n != _count_of(state, command.gateway) + 1 or command.member in state.members:
         return _want_list(state, command.gateway)
     listed = ListedMember(command.member, command.channel, command.group, command.each, command.watermarks)
+    if refused := _refused_ids(command, (listed,)):
+        return refused
     change = Change(joined=[_newcomer(state, command.gateway, listed, command.at)])
     return _decide_change(state, command.gateway, command.n, change, command.at)
 
@@ -106,6 +110,8 @@ def decide_list(state: Partition, command: ApplyList) -> list[Event]:
     gateway = state.gateways.get(command.gateway) or Gateway(command.gateway)
     if command.n < gateway.n:
         return []  # overtaken by later changes; if a list is still wanted, it is asked for again
+    if refused := _refused_ids(command, command.members):
+        return refused
     listed = {member.member: member for member in command.members}
     change = Change(
         joined=[
@@ -168,6 +174,16 @@ def decide_wanted_again(state: Partition, at: int) -> list[Event]:
         if 0 <= gateway.config_wanted_at <= at - LIST_WANTED_AGAIN_MS:
             events.append(ListWanted(gateway=gateway.id, of=CONFIG, have=state.config.version))
     return events
+
+
+def _refused_ids(command: Join | ApplyList, members: Iterable[ListedMember]) -> list[Event]:
+    """What members are called goes into run ids and idempotency keys, which every store behind must hold."""
+    for member in members:
+        names = (("gateway", command.gateway), ("member", member.member), ("channel", member.channel))
+        problem = problem_of_ids((*names, ("group", member.group)))
+        if problem is not None:
+            return [Refused(reason=problem[0], ref=command.ref, detail=problem[1])]
+    return []
 
 
 def _count_of(state: Partition, gateway: str) -> int:

@@ -15,7 +15,7 @@ from streams.core.events import (
     TurnCommitted,
 )
 from streams.core.frames import NOT_KEPT
-from streams.core.limits import ID_MAX_BYTES, RECORD_MAX_BYTES, RUN_EVENTS_MAX, RUN_FRAMES_MAX, TEXT_MAX_BYTES
+from streams.core.limits import RECORD_MAX_BYTES, RUN_EVENTS_MAX, RUN_FRAMES_MAX, TEXT_MAX_BYTES
 from streams.core.state import REFUSAL_SLOTS, REFUSALS_WRITTEN
 from tests.support.partition_world import GROUP, World
 
@@ -301,15 +301,6 @@ class TestLimits:
         assert isinstance(event, Refused)
         assert event.reason is RefusedReason.INVALID_TEXT
         assert event.detail.startswith("text:")
-
-    @pytest.mark.parametrize("group", ["agents/a\0b", "agents/" + "x" * ID_MAX_BYTES])
-    def test_a_group_that_a_stored_key_could_not_hold(self, world: World, group: str) -> None:
-        """Gateways send no such group; a hand-made join would make keys that no checkpoint could take."""
-        world.join("b", group, settle=True)
-        [event] = world.send("b", group=group, client_id="m1")
-        assert isinstance(event, Refused)
-        assert event.reason is RefusedReason.INVALID_TEXT
-        assert event.detail.startswith("group:")
 
     def test_a_run_of_too_many_events_ends(self, world: World) -> None:
         world.say()

@@ -19,6 +19,7 @@ from streams.core.events import (
     RefusedReason,
     RunOpened,
 )
+from streams.core.limits import ID_MAX_BYTES
 from streams.core.membership import LIST_WANTED_AGAIN_MS
 from streams.core.state import ENDED_GATEWAY_KEPT_MS
 from tests.support.partition_world import GROUP, World, document, image
@@ -47,6 +48,22 @@ def test_any_other_number_asks_for_the_list_once_and_changes_nothing(n: int) -> 
     assert world.join("b", n=n) == []
     assert world.leave("a", n=n) == []
     assert list(world.state.members) == ["a"]
+
+
+@pytest.mark.parametrize("bad", ["", "a\0b", "x" * (ID_MAX_BYTES + 1)])
+def test_names_that_a_store_could_not_hold_join_nobody(bad: str) -> None:
+    """Gateways mint no such name; a hand-made one would be part of run ids and of keys that no checkpoint could take."""
+    world = World()
+    for events in (
+        world.join(bad, n=1),
+        world.join("a", f"agents/{bad}" if bad else "", n=1),
+        world.list_members("gw-1", 1, "a", bad),
+    ):
+        [refused] = events
+        assert isinstance(refused, Refused)
+        assert refused.reason is RefusedReason.INVALID_TEXT
+    assert not world.state.members
+    assert world.join("a", n=1), "and the counter stands where it was"
 
 
 def test_a_leave_of_an_unknown_member_asks_for_the_list() -> None:

@@ -4,16 +4,19 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace as replaced
 
+from streams.core.commands import ApplyConfig
 from streams.core.events import BatchCommitted, Duplicate, TurnCommitted, WriterOpened
 from streams.core.fold import evolve
 from streams.core.state import Partition
 from streams.core.store import dump_conversation, dump_partition
 from streams.fence.port import Fenced, Lease
 from streams.runtime.kafka import Doubt, KafkaUnavailable, Unrecoverable
+from streams.runtime.records import MAX_BYTES
 from streams.runtime.writer import StaleLeases, Writer
 from tests.support.fake_kafka import Fate
-from tests.support.sequencing import LIMITS, World, settle
+from tests.support.sequencing import DOCUMENT, LIMITS, World, settle
 
 When = Literal["before", "after"]
 WHENS: tuple[When, ...] = ("before", "after")
@@ -396,3 +399,17 @@ async def test_more_keys_than_a_row_holds_still_find_their_repeats_after_a_resta
     await settle(heir)
     assert len(texts(world)) == 100
     assert [e.event.of_seq for e in world.journal() if isinstance(e.event, Duplicate)] == [4]
+
+
+async def test_the_largest_document_that_is_taken_fits_into_the_journal() -> None:
+    """Else its partition would stop for good, and with it every partition, for all of them get it."""
+    world = World()
+    writer = await world.writer()
+    apply = ApplyConfig(at=0, timestamp=0, version=1, document=DOCUMENT)
+    room = MAX_BYTES["membership"] - len(world.codec.encode_command(apply)) - 1  # a longer text has a longer length
+    apply = replaced(apply, document=DOCUMENT + " " * room)
+    assert len(world.codec.encode_command(apply)) == MAX_BYTES["membership"]
+    world.say(apply)
+    await settle(writer)
+    assert world.kinds()[-2:] == ["ConfigChanged", "BatchCommitted"]
+    await writer.close()
