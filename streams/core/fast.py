@@ -43,7 +43,8 @@ def step_turn(state: Partition, command: CommitTurn, writer_epoch: int) -> Entry
     conversation.lsn = state.lsn = lsn
     state.at = at
     conversation.runs[run_id] = Run(run_id, seq, turn.id, group, owner)
-    state.members[owner].conversations.add(id_)
+    held = state.members[owner].conversations
+    held[id_] = held.get(id_, 0) + 1
     state.dirty.add(id_)
     event = TurnCommitted(
         turn=turn, assigned=(Assignment(group, owner, run_id),), conversation_id=id_, seq=seq, ref=command.ref

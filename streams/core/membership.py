@@ -265,7 +265,7 @@ class _Placement:
         state = self._state
         concerned = self._concerned
         for group in self._gained:
-            concerned |= state.orphans.get(group, set())
+            concerned.update(state.orphans.get(group, ()))
         for channel in self._channels:
             concerned |= state.waiting.get(channel, set())
         for id_ in sorted(concerned):

@@ -259,23 +259,25 @@ def run_of(conversation: Conversation, run_id: str, epoch: int) -> Run:
 
 def hold(state: Partition, conversation: Conversation, run: Run) -> None:
     """Index who holds the run, or that it waits."""
-    if run.member is None:
-        state.orphans.setdefault(run.group, set()).add(conversation.id)
-    elif (member := state.members.get(run.member)) is not None:
-        member.conversations.add(conversation.id)
+    holder = _index_of(state, run)
+    holder[conversation.id] = holder.get(conversation.id, 0) + 1
 
 
 def release(state: Partition, conversation: Conversation, run: Run) -> None:
-    """Undo `hold`, unless another run of the conversation has the same reason to be there."""
-    others = [other for other in conversation.runs.values() if other is not run]
+    """Undo `hold`; counted, so that it costs the same however many runs the conversation has."""
+    holder = _index_of(state, run)
+    left = holder.pop(conversation.id, 0) - 1
+    if left > 0:
+        holder[conversation.id] = left
+    elif run.member is None and not holder:
+        del state.orphans[run.group]
+
+
+def _index_of(state: Partition, run: Run) -> dict[str, int]:
     if run.member is None:
-        if not any(other.member is None and other.group == run.group for other in others):
-            waiting = state.orphans[run.group]
-            waiting.discard(conversation.id)
-            if not waiting:
-                del state.orphans[run.group]
-    elif (member := state.members.get(run.member)) is not None and not any(o.member == run.member for o in others):
-        member.conversations.discard(conversation.id)
+        return state.orphans.setdefault(run.group, {})
+    member = state.members.get(run.member)
+    return {} if member is None else member.conversations
 
 
 def watch(state: Partition, conversation: Conversation, run: Run) -> None:

@@ -157,8 +157,8 @@ class Member(msgspec.Struct):
     since: int
     each: bool = False
     # Derived
-    conversations: set[str] = set()
-    """Loaded conversations in which it holds a run. Never iterated unsorted."""
+    conversations: dict[str, int] = {}
+    """Loaded conversations in which it holds runs, and how many. Never iterated unsorted."""
 
 
 class Gateway(msgspec.Struct):
@@ -212,8 +212,9 @@ class Partition(msgspec.Struct):
     """Per agent channel, its groups with a member."""
     plans: dict[str, Plan | None] = {}
     """Per people's channel, who gets its turns; forgotten whenever the roster or the config changes."""
-    orphans: dict[str, set[str]] = {}
-    """Per group, conversations with a run that waits for the group's next member. Never iterated unsorted."""
+    orphans: dict[str, dict[str, int]] = {}
+    """Per group, conversations with runs that wait for the group's next member, and how many. Never iterated
+    unsorted."""
     waiting: dict[str, set[str]] = {}
     """Per agent channel, conversations with a turn that waits for it. Never iterated unsorted."""
     timers: Timers = msgspec.field(default_factory=Timers)

@@ -52,7 +52,7 @@ def test_any_other_number_asks_for_the_list_once_and_changes_nothing(n: int) -> 
 
 @pytest.mark.parametrize("bad", ["", "a\0b", "x" * (ID_MAX_BYTES + 1)])
 def test_names_that_a_store_could_not_hold_join_nobody(bad: str) -> None:
-    """Gateways mint no such name; a hand-made one would be part of run ids and of keys that no checkpoint could take."""
+    """Gateways mint no such name; it would be part of run ids and of keys that no checkpoint could take."""
     world = World()
     for events in (
         world.join(bad, n=1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from unittest.mock import patch
 
@@ -52,10 +52,13 @@ def indexes(state: Partition) -> dict[str, object]:
     runs = [run for conversation in state.conversations.values() for run in conversation.runs.values()]
     dues = {run.id: when for run in runs if (when := due(state, run)) is not None}
     assert all(state.timers.where[id_] <= when // BUCKET_MS for id_, when in dues.items())
+    held = Counter((r.member or r.group, c.id) for c in state.conversations.values() for r in c.runs.values())
+    holders = {**state.orphans, **{id_: member.conversations for id_, member in state.members.items()}}
+    assert held == {(name, id_): count for name, counts in holders.items() for id_, count in counts.items()}
     return {
         "groups": {id_: (sorted(group.members), group.settled_at) for id_, group in state.groups.items()},
-        "held": {id_: sorted(member.conversations) for id_, member in state.members.items()},
-        "orphans": {group: sorted(ids) for group, ids in state.orphans.items()},
+        "held": {id_: sorted(member.conversations.items()) for id_, member in state.members.items()},
+        "orphans": {group: sorted(ids.items()) for group, ids in state.orphans.items()},
         "waiting": {channel: sorted(ids) for channel, ids in state.waiting.items()},
         "due": dues,
         "asking": {id_: conversation.asking for id_, conversation in state.conversations.items()},
