@@ -12,7 +12,7 @@ import msgspec
 from connectors.gateway.hub import Hub
 from connectors.gateway.metrics import GatewayMetrics
 from connectors.gateway.ports import Headers, Intake, Unavailable, Written
-from connectors.gateway.protocol.errors import ProtocolError, refusal
+from connectors.gateway.protocol.errors import RETRY_AFTER_MS, RETRY_BUDGET_MS, ProtocolError, refusal
 from connectors.gateway.protocol.parse import UserMessage
 from connectors.gateway.protocol.session import Claims
 from streams.core.commands import CloseConversation, Command, CommitTurn, OpenConversation, ReopenConversation
@@ -27,10 +27,6 @@ from streams.core.events import (
 )
 from streams.core.ids import SEPARATOR, TURNLOG_NAMESPACE_UUID, message_id, turn_key
 from streams.runtime.codec import Unencodable
-
-# What a client that got 503 is told: how long to wait, and for how long repeating makes sense.
-RETRY_AFTER_MS = 1_000
-RETRY_BUDGET_MS = 60_000
 
 
 class Receipt(msgspec.Struct, frozen=True):

@@ -89,6 +89,7 @@ async def post_activity(gateway: Gateway, request: Request) -> Response:
     key = http.idempotency_key(request)
     body = await json_body(request)
     info = await gateway.conversation(conversation_id(request))
+    gateway.directory.channel(info.channel)
     sender = optional(body, "sender", str) or info.participant or "tenant"
     if not 0 < len(sender) <= MAX_ID:
         raise ProtocolError("invalid_message", f"sender: a string of 1 to {MAX_ID} characters")

@@ -62,6 +62,11 @@ SPECS: dict[str, ErrorSpec] = {
     "unavailable": ErrorSpec(9001, 503, retryable=True, close=CLOSE_RESTART),
 }
 
+# What a client is told whose request may be taken when it is repeated: how long to wait, and for how long repeating
+# makes sense.
+RETRY_AFTER_MS = 1_000
+RETRY_BUDGET_MS = 60_000
+
 # What a refusal of the core is called on the wire.
 REFUSALS: dict[RefusedReason, str] = {
     RefusedReason.FENCED: "fenced",
@@ -70,7 +75,9 @@ REFUSALS: dict[RefusedReason, str] = {
     RefusedReason.CONVERSATION_NOT_FOUND: "conversation_not_found",
     RefusedReason.CONVERSATION_CLOSED: "conversation_closed",
     RefusedReason.CONVERSATION_EXISTS: "conflict",
-    RefusedReason.CHANNEL_UNKNOWN: "bad_request",
+    # Gateways send nothing to a channel that their own document does not have as active: the partition is behind, or
+    # the channel was ended just now, which the gateway says by itself once it knows.
+    RefusedReason.CHANNEL_UNKNOWN: "unavailable",
     RefusedReason.TEXT_TOO_LARGE: "payload_too_large",
     RefusedReason.RECORD_TOO_LARGE: "payload_too_large",
     RefusedReason.TOO_MANY_EVENTS: "fenced",
@@ -147,7 +154,11 @@ def refusal(reason: RefusedReason, detail: str = "", *, client_id: str | None = 
     """The error that a journal's `Refused` becomes."""
     code = REFUSALS[reason]
     message = detail or MESSAGES.get(code, reason.value.replace("_", " "))
-    return ProtocolError(code, message, client_id=client_id)
+    if not SPECS[code].retryable:
+        return ProtocolError(code, message, client_id=client_id)
+    return ProtocolError(
+        code, message, retry_after_ms=RETRY_AFTER_MS, client_id=client_id, details={"budgetMs": RETRY_BUDGET_MS}
+    )
 
 
 def close_reason(reason: str, retry_after_ms: int) -> str:

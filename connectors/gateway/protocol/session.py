@@ -23,6 +23,7 @@ from connectors.gateway.protocol.errors import (
     CLOSE_NORMAL,
     CLOSE_PROTOCOL,
     CLOSE_RESTART,
+    RETRY_AFTER_MS,
     ProtocolError,
     close_reason,
 )
@@ -33,7 +34,6 @@ PROTOCOL = "converger/1"
 SUBPROTOCOL = "converger.v1"
 # A close reason may have 123 bytes of UTF-8.
 MAX_REASON = 123
-RETRY_AFTER_MS = 1_000
 # Frames that may come between hello and welcome.
 EARLY_MAX = 100
 CLOSE_OF = {"forbidden": CLOSE_CHANNEL}

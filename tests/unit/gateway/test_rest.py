@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from connectors.gateway.ports import Unavailable
+from streams.core.routing import Config
 from tests.support.gateway_world import API_KEY, Served, World, bearer, serve, settings_for
 
 CONVERSATIONS = "/api/v1/converger/conversations"
@@ -54,6 +55,22 @@ async def test_a_store_that_is_away_is_no_reason_for_a_4xx(served: Served) -> No
     answer = await served.http.post("/api/v1/converger/tokens/generate", headers=bearer("agents-secret"), json={})
     assert code(answer) == (503, "unavailable")
     assert int(answer.headers["retry-after"]) >= 1
+
+
+async def test_a_partition_that_lacks_the_document_yet_is_no_reason_for_a_4xx(world: World, served: Served) -> None:
+    """It asks for it and gets it: what the client sent is taken a moment later."""
+    conversation, token = await served.conversation()
+    for journal in world.journals:
+        journal.state.config = Config()
+        journal.state.plans.clear()
+    answers = [
+        await served.say(conversation, token, "hello"),
+        await served.http.post(CONVERSATIONS, headers=bearer(await served.token())),
+    ]
+    for answer in answers:
+        assert code(answer) == (503, "unavailable")
+        assert answer.json()["error"]["details"] == {"retryAfterMs": 1000, "budgetMs": 60_000}
+        assert int(answer.headers["retry-after"]) >= 1
 
 
 async def test_a_known_secret_logs_in_while_the_store_is_away(served: Served) -> None:
