@@ -43,6 +43,8 @@ log = structlog.get_logger(__name__)
 
 # How long one look at an empty intake waits, and with it how soon an idle writer notices that it should drain.
 POLL_WAIT_MS = 200
+# A checkpoint that could not be stored is tried again so much later: each holds all that the one before held, and more.
+SAVE_AGAIN_S = 1.0
 
 
 class StaleLeases(Exception):
@@ -88,6 +90,8 @@ class Writer:
         self._journal_offset = 0
         self._saving: Saving | None = None
         self._saved_at = time.monotonic()
+        self._save_again_at = 0.0
+        """After a checkpoint that could not be stored, when the next one is tried."""
         self._saved_positions = Positions()
 
     # ---------------------------------------------------------------------------------------------- claim order
@@ -190,9 +194,10 @@ class Writer:
             if traces:
                 batch.traces = {}
                 for index, command in enumerate(batch.commands):
-                    if index in traces:
+                    decided = step(state, command, epoch)
+                    if decided and index in traces:
                         batch.traces[len(entries)] = traces[index]
-                    entries += step(state, command, epoch)
+                    entries += decided
             else:
                 for index, command in enumerate(batch.commands):  # noqa: B007 -- read when a step fails
                     entries += step(state, command, epoch)
@@ -245,7 +250,7 @@ class Writer:
 
     async def _save_if_due(self) -> None:
         """Start a checkpoint in the background of the next batches; one at a time, always of what is committed."""
-        if self._saving is not None:
+        if self._saving is not None or time.monotonic() < self._save_again_at:
             return
         limits = self._ports.limits
         events = self._memory.state.lsn - self._memory.stored_lsn
@@ -267,14 +272,15 @@ class Writer:
         if self._saving is None or not self._saving.task.done():
             return
         saving, self._saving = self._saving, None
-        self._saved_at = time.monotonic()
         try:
             saving.task.result()
         except FenceUnavailable as error:
             # The lease ends before this becomes a problem of memory; until then the next one holds what this one did.
             log.warning("checkpoint not stored", partition=self._partition, error=str(error))
             self._memory.failed(saving.snapshot)
+            self._save_again_at = time.monotonic() + SAVE_AGAIN_S
             return
+        self._saved_at = time.monotonic()
         self._saved_positions = saving.snapshot.checkpoint.positions
         self._ports.metrics.evictions.inc(self._memory.stored(saving.snapshot))
         self._ports.metrics.checkpoints.inc()

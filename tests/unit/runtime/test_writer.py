@@ -2,21 +2,23 @@
 
 from dataclasses import replace
 from typing import Literal
+from unittest.mock import patch
 
 import pytest
 from msgspec.structs import replace as replaced
 
-from streams.core.commands import ApplyConfig
-from streams.core.events import BatchCommitted, Duplicate, TurnCommitted, WriterOpened
+from streams.core.commands import ApplyConfig, CommitFrame
+from streams.core.events import BatchCommitted, Duplicate, Frame, TurnCommitted, WriterOpened
 from streams.core.fold import evolve
 from streams.core.state import Partition
 from streams.core.store import dump_conversation, dump_partition
 from streams.fence.port import Fenced, Lease
 from streams.runtime.kafka import Doubt, KafkaUnavailable, Unrecoverable
+from streams.runtime.memory import Snapshot
 from streams.runtime.records import MAX_BYTES
 from streams.runtime.writer import StaleLeases, Writer
 from tests.support.fake_kafka import Fate
-from tests.support.sequencing import DOCUMENT, LIMITS, World, settle
+from tests.support.sequencing import DOCUMENT, GATEWAY, GROUP, LIMITS, World, settle
 
 When = Literal["before", "after"]
 WHENS: tuple[When, ...] = ("before", "after")
@@ -209,6 +211,25 @@ async def test_a_turn_reaches_the_journal_with_its_owner_and_headers() -> None:
     }
 
 
+async def test_a_trace_of_a_command_that_decided_nothing_goes_to_no_other() -> None:
+    world = World()
+    furnish(world)
+    writer = await world.writer()
+    await settle(writer)
+    typing = Frame(id="f1", type="typing")
+    world.say(
+        CommitFrame(
+            at=0, timestamp=0, conversation_id="c1", frame=typing, sender="bot", channel="agents", group=GROUP,
+            member=f"{GATEWAY}.1", gateway=GATEWAY,
+        )
+    )  # fmt: skip
+    world.kafka.logs["frames", 0].records[-1].headers = (("traceparent", b"00-1-2-01"),)
+    world.turn("c1", "hello")
+    await settle(writer)
+    assert texts(world) == ["hello"]
+    assert not [r for r in world.kafka.readable("conversations", 0) if "traceparent" in dict(r.headers)]
+
+
 CRASHES: list[tuple[str, When]] = [(step, when) for step in ("begin", "append", "commit") for when in WHENS]
 
 
@@ -314,6 +335,32 @@ async def test_a_checkpoint_that_could_not_be_stored_is_made_up_for_by_the_next(
     await writer.drain()
     assert set(world.store.conversations) == {"c1", "c2"}
     assert world.store.checkpoints[0].lsn == world.journal()[-1].lsn
+
+
+async def test_while_checkpoints_cannot_be_stored_not_every_batch_makes_one() -> None:
+    world = World(limits=OFTEN)
+    furnish(world)
+    writer = await world.writer()
+    await settle(writer)
+    await settle(writer)
+    saved_at, stored = writer._saved_at, world.store.checkpoints[0].lsn
+    snapshots: list[Snapshot] = []
+
+    async def counted() -> Snapshot:
+        snapshots.append(await writer._memory.snapshot(writer._journal_offset, writer._positions))
+        return snapshots[-1]
+
+    world.store.reachable = False
+    with patch.object(writer, "_snapshot", counted):
+        for number in range(5):
+            world.turn("c1", f"t{number}")
+            await settle(writer)
+            await settle(writer)
+    assert len(snapshots) == 1
+    assert writer._saved_at == saved_at, "its age goes on"
+    world.store.reachable = True
+    await writer.drain()
+    assert world.store.checkpoints[0].lsn > stored
 
 
 async def test_a_key_goes_into_the_table_of_older_ones_once() -> None:
