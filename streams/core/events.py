@@ -45,8 +45,6 @@ class RefusedReason(StrEnum):
     TOO_MANY_EVENTS = "too_many_events"
     INVALID_TEXT = "invalid_text"
     GATEWAY_ENDED = "gateway_ended"
-    MEMBER_ENDED = "member_ended"
-    NOT_INTERRUPTED = "not_interrupted"
 
 
 class MoveReason(StrEnum):

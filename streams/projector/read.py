@@ -146,11 +146,6 @@ class ReadModel:
         rows = await self._rows("lines", conversation=conversation_id, after=after_seq, limit=limit)
         return [_activity(conversation_id, row) for row in rows]
 
-    async def activity(self, conversation_id: str, seq: int) -> Activity | None:
-        """The event of this seq, if it is here already."""
-        found = await self.activities(conversation_id, seq - 1, 1)
-        return found[0] if found and found[0].entry.event.seq == seq else None
-
     async def interrupts(self, conversation_id: str) -> Sequence[Activity]:
         """Questions (`interrupt`), their ends (`interrupt_resolved`) and the turns that answer one, ascending."""
         return [_activity(conversation_id, row) for row in await self._rows("interrupts", conversation=conversation_id)]

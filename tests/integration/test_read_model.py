@@ -199,13 +199,7 @@ async def test_questions_come_with_their_answers(projection: PostgresProjection,
     assert await model.interrupts("c-1") == []
 
 
-async def test_one_event_is_found_by_its_seq(projection: PostgresProjection, model: ReadModel) -> None:
-    await project(projection, long_story().entries)
-    found = await model.activity("c-1", 2)
-    assert found is not None
-    assert found.entry.event.seq == 2
-    assert await model.activity("c-1", 999) is None
-    assert await model.activity("nobody", 1) is None
+async def test_a_conversation_that_nobody_opened_is_none(model: ReadModel) -> None:
     assert await model.conversation("nobody") is None
 
 

@@ -11,7 +11,7 @@ POLL_S = 0.02
 
 
 async def until(condition: Callable[[], Any], *, limit_s: float = LIMIT_S) -> Any:
-    """The first truthy value of `condition`, which may be a coroutine function; `TimeoutError` if none comes in time."""
+    """The first truthy value of `condition`, which may be a coroutine function. Raises `TimeoutError`."""
     async with asyncio.timeout(limit_s):
         while True:
             value = condition()

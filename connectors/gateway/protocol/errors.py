@@ -70,7 +70,6 @@ RETRY_BUDGET_MS = 60_000
 # What a refusal of the core is called on the wire.
 REFUSALS: dict[RefusedReason, str] = {
     RefusedReason.FENCED: "fenced",
-    RefusedReason.MEMBER_ENDED: "fenced",
     RefusedReason.GATEWAY_ENDED: "fenced",
     RefusedReason.CONVERSATION_NOT_FOUND: "conversation_not_found",
     RefusedReason.CONVERSATION_CLOSED: "conversation_closed",
@@ -82,7 +81,6 @@ REFUSALS: dict[RefusedReason, str] = {
     RefusedReason.RECORD_TOO_LARGE: "payload_too_large",
     RefusedReason.TOO_MANY_EVENTS: "fenced",
     RefusedReason.INVALID_TEXT: "invalid_message",
-    RefusedReason.NOT_INTERRUPTED: "not_interrupted",
 }
 
 MESSAGES: dict[str, str] = {
