@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from connectors.gateway.clock import wall_ms
 from connectors.gateway.membership import Membership
 from connectors.gateway.metrics import GatewayMetrics
+from connectors.gateway.ports import Written
 from connectors.gateway.protocol.actions import Action
 from connectors.gateway.protocol.agent import AgentSession
 from connectors.gateway.recent import Recent
 from streams.core.events import (
+    BatchCommitted,
     ConversationClosed,
     ConversationOpened,
     ConversationReopened,
@@ -52,6 +55,16 @@ class AgentPort(Protocol):
         """Do what the session asks for."""
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """Who waits for the answer to a frame or command. `passed`: what to call when the journal is past it and gave none;
+    `place`: where the record lies, once that is known."""
+
+    waiter: Waiter
+    passed: Callable[[], None] | None = None
+    place: Written | None = None
+
+
 class Hub:
     """Knows who waits, who watches, and which agents are connected. All of it is this process's memory."""
 
@@ -59,7 +72,11 @@ class Hub:
         self._recent = recent
         self._membership = membership
         self._metrics = metrics
-        self._waiters: dict[str, Waiter] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._frames: dict[int, dict[str, int]] = {}
+        """Partition -> ref -> offset of the frames whose answer is waited for and whose place is known."""
+        self._consumed: dict[int, int] = {}
+        """Partition -> the offset in `frames` up to which the journal has all answers."""
         self._viewers: dict[str, dict[ViewerPort, None]] = {}
         self._agents: dict[str, AgentPort] = {}
         self._runs: dict[str, str] = {}
@@ -68,11 +85,38 @@ class Hub:
     # ----------------------------------------------------------------------------------------------- registration
     def wait(self, ref: str, waiter: Waiter) -> None:
         """Call `waiter` once with the journal's answer to the command of this `ref`."""
-        self._waiters[ref] = waiter
+        self._waiting[ref] = _Waiting(waiter)
+
+    def wait_for_frame(self, ref: str, waiter: Waiter, passed: Callable[[], None]) -> None:
+        """As `wait`, for an agent's frame. The journal answers only the first refusals of a zombie: `passed` is called
+        when it covers the frame's place (see `placed`) and has given no answer, which then is: refused."""
+        self._waiting[ref] = _Waiting(waiter, passed)
+
+    def placed(self, ref: str, place: Written) -> None:
+        """The frame of this `ref` lies there. Nothing happens if nobody waits for it any more."""
+        waiting = self._waiting.get(ref)
+        if waiting is None:
+            return
+        waiting.place = place
+        self._frames.setdefault(place.partition, {})[ref] = place.offset
+        # The journal may be seen before the broker's word of where the frame lies.
+        if place.offset < self._consumed.get(place.partition, 0):
+            self._pass(ref)
 
     def forget(self, ref: str) -> None:
         """Nobody waits any more."""
-        self._waiters.pop(ref, None)
+        self._take(ref)
+
+    def _take(self, ref: str) -> _Waiting | None:
+        waiting = self._waiting.pop(ref, None)
+        if waiting is not None and waiting.place is not None:
+            self._frames[waiting.place.partition].pop(ref, None)
+        return waiting
+
+    def _pass(self, ref: str) -> None:
+        waiting = self._take(ref)
+        if waiting is not None and waiting.passed is not None:
+            waiting.passed()
 
     def watch(self, conversation_id: str, viewer: ViewerPort) -> None:
         """Show the viewer what comes from now on."""
@@ -132,6 +176,8 @@ class Hub:
                 self._membership.list_wanted(partition, event)
             case GatewayEnded():
                 self._membership.gateway_ended(event)
+            case BatchCommitted():
+                self._batch(partition, event)
             case _:
                 pass
         if event.conversation_id is not None:
@@ -139,8 +185,14 @@ class Hub:
                 viewer.entries((entry,))
 
     def _answer(self, ref: str | None, entry: Entry) -> None:
-        if ref is not None and (waiter := self._waiters.pop(ref, None)) is not None:
-            waiter(entry)
+        if ref is not None and (waiting := self._take(ref)) is not None:
+            waiting.waiter(entry)
+
+    def _batch(self, partition: int, event: BatchCommitted) -> None:
+        """Every answer to the frames below its position was in this batch or an earlier one."""
+        self._consumed[partition] = event.frames
+        for ref in [ref for ref, offset in self._frames.get(partition, {}).items() if offset < event.frames]:
+            self._pass(ref)
 
     def _turn(self, entry: Entry, event: TurnCommitted) -> None:
         for assigned in event.assigned:
@@ -159,7 +211,7 @@ class Hub:
             if event.member.startswith(f"{self._membership.incarnation}."):
                 self._membership.restart("refused as ended")
             return
-        if event.ref in self._waiters:
+        if event.ref in self._waiting:
             self._answer(event.ref, entry)
             return
         agent = self._agents.get(event.member) if event.member is not None else None

@@ -227,7 +227,8 @@ class AgentConnection(Connection):
             delivered_seq=submit.delivered_seq,
         )
         if submit.ref is not None:
-            gateway.hub.wait(submit.ref, self._outcome)
+            ref = submit.ref
+            gateway.hub.wait_for_frame(ref, self._outcome, lambda: self._passed(ref))
         try:
             written = await gateway.intake.send(command)
         except Unavailable as error:
@@ -243,6 +244,12 @@ class AgentConnection(Connection):
         error = written.exception()
         if error is not None:
             self._failed(submit, unavailable(error))
+        elif submit.ref is not None:
+            self._gateway.hub.placed(submit.ref, written.result())
+
+    def _passed(self, ref: str) -> None:
+        """The journal is past a send and gave no answer."""
+        self.perform(self.session.unanswered(ref, wall_ms()))
 
     def _failed(self, submit: SubmitFrame, error: ProtocolError) -> None:
         if submit.ref is not None:

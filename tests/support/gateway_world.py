@@ -34,7 +34,7 @@ from connectors.gateway.ports import (
 from connectors.gateway.protocol.render import iso
 from connectors.gateway.recent import updated
 from connectors.gateway.server import listen, server, until_listening
-from streams.core.commands import Command, GatewayBehind, GatewayExpired, OpenWriter, TimePassed
+from streams.core.commands import Command, CommitBatch, GatewayBehind, GatewayExpired, OpenWriter, TimePassed
 from streams.core.events import (
     Entry,
     FrameCommitted,
@@ -150,6 +150,12 @@ class World:
         """Every partition gives the gateway up."""
         for number in range(self.partitions):
             self._decide(number, GatewayExpired(at=self.at, timestamp=self.now, gateway=gateway))
+
+    def end_batch(self, partition: int) -> None:
+        """What the sequencer writes last: how far it is in the frames."""
+        frames = self.journals[partition].offsets.get("CommitFrame", 0)
+        batch = CommitBatch(at=self.at, timestamp=self.now, turns=0, frames=frames, membership=0)
+        self._decide(partition, batch)
 
     def _take(self, partition: int, command: Command | Signal) -> None:
         match command:

@@ -233,6 +233,18 @@ class AgentSession(Session):
             self._tell(conversation_id, ABORT)
         return self._drain()
 
+    def unanswered(self, ref: str, now: int) -> list[Action]:
+        """The journal is past the send of this `ref` and says nothing of it: it was refused like those before it, which
+        the journal does say. Of a zombie's refusals it holds the first sixteen only."""
+        self._now = now
+        waited = self._pending.pop(ref, None)
+        if waited is not None:
+            conversation_id, client_id = waited
+            self._refuse_in(conversation_id, refusal(RefusedReason.FENCED, client_id=client_id))
+            if not self.holds_run_in(conversation_id):
+                self._tell(conversation_id, ABORT)
+        return self._drain()
+
     def submit_failed(self, submit: SubmitFrame, error: ProtocolError, now: int) -> list[Action]:
         """The intake did not take a frame."""
         self._now = now

@@ -13,6 +13,7 @@ from connectors.gateway.ports import Unavailable
 from connectors.gateway.protocol.parse import UserMessage
 from streams.core.commands import CommitFrame, Leave
 from streams.core.events import FrameCommitted
+from streams.core.state import REFUSALS_WRITTEN
 from streams.runtime.signals import Goodbye
 from tests.support.gateway_world import Peer, Served, World, serve, settings_for
 
@@ -175,12 +176,46 @@ async def test_a_frame_of_a_run_that_is_held_by_another_is_fenced_and_aborted(wo
         await stranger.until("text")
         for status in ("started", "aborted"):
             await stranger.say(conversation, {"type": "run", "data": {"status": status}})
-        zombie = {"type": "text", "clientId": "z.1", "data": {"text": "me!"}, "run": turn["run"], "runEpoch": 1}
-        await stranger.say(conversation, zombie)
+        await stranger.say(conversation, _zombies(turn, "z.1"))
         data = (await stranger.until("error"))["data"]
         assert (data["code"], data["clientId"], data["retryable"]) == ("fenced", "z.1", False)
         assert (await stranger.frame())["frame"]["type"] == "abort"
     assert "FrameCommitted" not in world.kinds(conversation)
+
+
+async def test_a_zombie_is_answered_also_when_the_journal_tells_of_no_more_refusals(
+    world: World, served: Served
+) -> None:
+    conversation, token = await served.conversation()
+    async with served.agent("a") as owner, served.agent("b") as stranger:
+        await served.say(conversation, token, "hello")
+        turn = await owner.until("text")
+        await stranger.until("text")
+        for status in ("started", "aborted"):
+            await stranger.say(conversation, {"type": "run", "data": {"status": status}})
+        for number in range(REFUSALS_WRITTEN):
+            await stranger.say(conversation, _zombies(turn, f"z.{number}"))
+            await _refused(stranger)
+            assert (await stranger.frame())["frame"]["type"] == "abort"
+        await stranger.say(conversation, _zombies(turn, "z.last"))
+        assert await stranger.settled() == []
+        world.end_batch(served.gateway.partition_of(conversation))
+        assert (await _refused(stranger))["clientId"] == "z.last"
+        assert (await stranger.frame())["frame"]["type"] == "abort"
+        assert served.gateway.hub._waiting == {}
+
+
+async def _refused(agent: Peer) -> dict[str, Any]:
+    """The data of the next error frame; what comes before it is dropped."""
+    while (frame := (await agent.frame())["frame"])["type"] != "error":
+        pass
+    assert frame["data"]["code"] == "fenced"
+    data: dict[str, Any] = frame["data"]
+    return data
+
+
+def _zombies(turn: dict[str, Any], client_id: str) -> dict[str, Any]:
+    return {"type": "text", "clientId": client_id, "data": {"text": "me!"}, "run": turn["run"], "runEpoch": 1}
 
 
 async def test_a_resent_message_gets_the_first_ack(world: World, served: Served) -> None:
