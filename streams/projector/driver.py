@@ -13,6 +13,11 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 READ_COMMITTED = "read_committed"
+# The broker answers a fetch once there is so much, or after so long. Answered at every commit, the projector spent most
+# of its time on fetches (38 % of a core at 100 turns/s, 17 % with this); nobody waits for it: gateways show what is
+# newer from memory.
+GATHER_BYTES = 64 << 10
+GATHER_MS = 50
 
 
 class Positioned(Protocol):
@@ -33,8 +38,10 @@ class CommittedConsumerThread(driver.AIOKafkaConsumerThread):
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         consumer = super()._create_worker_consumer(transport)
-        # Read when the consumer starts; faust has no setting for it.
+        # Read when the consumer starts; faust has no settings for them.
         consumer._isolation_level = READ_COMMITTED
+        consumer._fetch_min_bytes = GATHER_BYTES
+        consumer._fetch_max_wait_ms = GATHER_MS
         return consumer
 
     async def on_start(self) -> None:
