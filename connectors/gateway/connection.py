@@ -174,7 +174,7 @@ class Connection:
             self._submittable.clear()
             await self._submittable.wait()
 
-    # --------------------------------------------------------------------------------------------------- helpers
+    # --------------------------------------------------------------------------------------------------- details
     def _enqueue(self, frame: bytes) -> None:
         if len(self._outbound) >= limits.OUTBOUND_FRAMES:
             log.warning("a slow consumer is closed", kind=self.kind, connection=self._session.connection_id)

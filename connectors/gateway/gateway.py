@@ -238,7 +238,7 @@ class Gateway:
                     details={"watermark": seen, "headSeq": page.head},
                 )
 
-    # ---------------------------------------------------------------------------------------------------- helpers
+    # ---------------------------------------------------------------------------------------------------- details
     async def _beat(self) -> None:
         interval = self.settings.member_ttl_ms / 2 / 1000 / BEATS
         while True:
