@@ -43,7 +43,13 @@ class PostgresCheckpoints:
             await cursor.execute(QUERIES["take_checkpoint"], _of(partition, token))
             row = await cursor.fetchone()
             if row is None:
-                raise Fenced(f"partition {partition}: epoch {token.writer_epoch} is not the newest at the checkpoint")
+                await cursor.execute(QUERIES["checkpoint_epoch"], {"partition": partition})
+                highest, holder = await cursor.fetchone() or (0, "nobody")
+                raise Fenced(
+                    f"partition {partition}: epoch {token.writer_epoch} is not the newest at the checkpoint, which has "
+                    f"epoch {highest} of {holder}",
+                    highest,
+                )
             lsn, journal_offset, turns, frames, membership, state = row
             if lsn == 0:
                 return None

@@ -158,7 +158,7 @@ class MemoryCheckpoints:
         if token.writer_epoch < stored.token.writer_epoch or (
             token.writer_epoch == stored.token.writer_epoch and token.worker != stored.token.worker
         ):
-            raise _fenced(partition, token)
+            raise Fenced(f"partition {partition}: {token} is not the newest", stored.token.writer_epoch)
         mine = Checkpoint(token, stored.lsn, stored.journal_offset, stored.positions, stored.state)
         self._store.checkpoints[partition] = mine
         return mine if mine.lsn else None

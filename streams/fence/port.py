@@ -13,7 +13,15 @@ import msgspec
 
 
 class Fenced(Exception):
-    """This process is not (or no longer) the writer it believed to be: stop, forget the partition, publish nothing."""
+    """This process is not (or no longer) the writer it believed to be: stop, forget the partition, publish nothing.
+
+    `highest`: the writer epoch that stands against it, where it is known. Whoever gets a lease again after this takes a
+    higher one: the lease store may have lost its rows, and would count up to it one refusal at a time.
+    """
+
+    def __init__(self, sentence: str, highest: int = 0) -> None:
+        super().__init__(sentence)
+        self.highest = highest
 
 
 class FenceUnavailable(Exception):
@@ -127,7 +135,7 @@ class Checkpoints(Protocol):
 
     async def take(self, partition: int, token: Token) -> Checkpoint | None:
         """Put my token where the stored epoch is lower, or equal and mine. A higher one, or an equal one of another
-        worker: `Fenced`. Returns the checkpoint stored so far (None: never one)."""
+        worker: `Fenced`, with that epoch. Returns the checkpoint stored so far (None: never one)."""
 
     async def load_hot(self, partition: int, token: Token, lsn: int) -> Sequence[ConversationRow]:
         """All rows flagged hot. `lsn`: what this writer knows to be stored; a lower stored one means that Postgres lost

@@ -91,6 +91,9 @@ WHERE stored.writer_epoch < excluded.writer_epoch
    OR (stored.writer_epoch = excluded.writer_epoch AND stored.worker = excluded.worker)
 RETURNING lsn, journal_offset, turns, frames, membership, state;
 
+-- checkpoint_epoch: Whose token it is that refused mine.
+SELECT writer_epoch, worker FROM checkpoints WHERE partition = %(partition)s;
+
 -- load_hot: The partition's token and lsn, with all its hot conversations, as one snapshot.
 SELECT fence.writer_epoch, fence.worker, fence.lsn, kept.conversation_id, kept.lsn, kept.hot, kept.state
 FROM checkpoints fence

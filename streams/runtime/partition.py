@@ -218,7 +218,7 @@ class Sequencer(Service):
             self._failures = 0
         self._enter(S.BACKING_OFF, f"{type(problem).__name__}: {problem}")
         self._count(problem)
-        above = problem.highest if isinstance(problem, StaleLeases) else 0
+        above = problem.highest if isinstance(problem, StaleLeases | Fenced) else 0
         while self.phase is S.BACKING_OFF:
             pause = BACKOFF_FIRST_S * 2 ** min(self._failures, BACKOFF_DOUBLINGS)
             self._failures += 1
@@ -240,6 +240,9 @@ class Sequencer(Service):
             self._ports.keeper.forget(self.partition)
             self._enter(S.LOST, f"{claimed.worker} has it, at writer epoch {claimed.writer_epoch}")
             return
+        if claimed.token.writer_epoch <= above:
+            self._ports.metrics.stale_leases.inc()
+            log.error("the lease store is behind: was it restored?", partition=self.partition, highest=above)
         if claimed.token.writer_epoch <= max(above, self.lease.token.writer_epoch):
             claimed = await self._ports.leases.next_epoch(claimed, above)
         self._ports.keeper.watch(claimed, asked_at)
@@ -255,10 +258,7 @@ class Sequencer(Service):
             case Doubt():
                 metrics.doubts.inc()
                 log.warning("in doubt: starting over with a new epoch", **about)
-            case StaleLeases():
-                metrics.stale_leases.inc()
-                log.error("the lease store is behind the journal: was it restored?", **about)
-            case KafkaUnavailable() | FenceUnavailable():
+            case StaleLeases() | KafkaUnavailable() | FenceUnavailable():
                 log.warning("cannot go on now", **about)
             case Undecidable():
                 # The first time the state may have been at fault, which is rebuilt; the second time it is the record.

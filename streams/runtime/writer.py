@@ -48,10 +48,11 @@ SAVE_AGAIN_S = 1.0
 
 
 class StaleLeases(Exception):
-    """The journal has a writer epoch that the lease store has not given yet: it was restored, or failed over."""
+    """The journal, or the checkpoint, has a writer epoch that the lease store has not given yet: it was restored, or
+    failed over."""
 
     def __init__(self, highest: int) -> None:
-        super().__init__(f"the journal holds writer epoch {highest}; the lease store gave no higher one")
+        super().__init__(f"writer epoch {highest} was used already; the lease store gave no higher one")
         self.highest = highest
 
 

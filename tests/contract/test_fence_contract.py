@@ -403,10 +403,10 @@ async def test_a_zombies_save_is_refused_even_before_the_next_owners_first(store
 async def test_a_lower_epoch_and_an_equal_one_of_another_worker_take_nothing(store: Store) -> None:
     checkpoints = store.checkpoints()
     await checkpoints.take(0, Token(5, "wk-a"))
-    with pytest.raises(Fenced):
-        await checkpoints.take(0, Token(4, "wk-a"))
-    with pytest.raises(Fenced):
-        await checkpoints.take(0, Token(5, "wk-b"))
+    for refused in (Token(4, "wk-a"), Token(5, "wk-b")):
+        with pytest.raises(Fenced) as fenced:
+            await checkpoints.take(0, refused)
+        assert fenced.value.highest == 5
     await checkpoints.save(0, snapshot(Token(5, "wk-a"), 1), [], [], 0)
 
 

@@ -193,12 +193,14 @@ async def test_a_record_that_the_core_fails_on_goes_to_dead_letters_and_the_part
     assert [e.event.reason for e in world.journal() if isinstance(e.event, Rejected)] == ["undecidable"]
 
 
-async def test_a_restored_lease_store_is_lifted_above_the_journal() -> None:
+@pytest.mark.parametrize("checkpoint", [True, False], ids=["above the checkpoint", "above the journal"])
+async def test_a_restored_lease_store_is_lifted_at_once(checkpoint: bool) -> None:
     world = World()
     for _ in range(5):
         await (await world.writer()).close()
     world.store.leases.clear()
-    world.store.checkpoints.clear()
+    if not checkpoint:
+        world.store.checkpoints.clear()
     ports = world.ports("wk-000000000002")
     async with sequencer(world, ports) as running:
         await in_phase(running, S.RUNNING)
