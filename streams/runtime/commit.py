@@ -19,6 +19,7 @@ transaction. Nothing is retried here.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -75,11 +76,16 @@ class DeadLetters:
         self._topic = topic
 
     async def write(self, letters: Sequence[DeadLetter]) -> None:
-        """Write all of them; they lie in the partition of their origin. A repeat writes them again, same `origin`."""
-        for letter in letters:
-            fitting, value = self._encoded(letter)
-            headers = [("error", letter.error.encode())]
-            await self._outbox.send(self._topic, letter.partition, value, key=fitting.key, headers=headers)
+        """Write all of them; they lie in the partition of their origin. A repeat writes them again, same `origin`.
+
+        All at once: a flood of garbage would else cost a round trip a record, and hold up what comes behind it.
+        """
+        await asyncio.gather(*map(self._write, letters))
+
+    async def _write(self, letter: DeadLetter) -> None:
+        fitting, value = self._encoded(letter)
+        headers = [("error", letter.error.encode())]
+        await self._outbox.send(self._topic, letter.partition, value, key=fitting.key, headers=headers)
 
     def _encoded(self, letter: DeadLetter) -> tuple[DeadLetter, bytes]:
         value = self._codec.encode_dead_letter(letter)

@@ -1,5 +1,6 @@
 """The commit order, step by step, and what an error in each of them leaves behind."""
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -8,7 +9,7 @@ from msgspec.structs import replace
 from streams.fence.port import Fenced
 from streams.runtime.codec import Codec, DeadLetter
 from streams.runtime.commit import Committer, DeadLetters
-from streams.runtime.kafka import Doubt, KafkaUnavailable, Unrecoverable
+from streams.runtime.kafka import Doubt, KafkaUnavailable, NewHeaders, Unrecoverable
 from tests.support.fake_kafka import FakeKafka, FakeOutbox
 
 LETTER = DeadLetter(
@@ -80,6 +81,28 @@ async def test_a_record_too_large_for_a_dead_letter_leaves_its_beginning(key: by
     assert key.startswith(letter.key or b"-")
     assert value is None or value.startswith(letter.value or b"-")
     assert letter.reason.startswith(LETTER.reason + "; too large")
+
+
+class TogetherOnly(FakeOutbox):
+    """Answers nobody before `parties` have asked."""
+
+    def __init__(self, kafka: FakeKafka, parties: int) -> None:
+        super().__init__(kafka)
+        self._barrier = asyncio.Barrier(parties)
+
+    async def send(
+        self, topic: str, partition: int, value: bytes, *, key: bytes | None = None, headers: NewHeaders | None = None
+    ) -> int:
+        await self._barrier.wait()
+        return await super().send(topic, partition, value, key=key, headers=headers)
+
+
+async def test_the_dead_letters_of_a_batch_are_written_together() -> None:
+    kafka = FakeKafka()
+    letters = DeadLetters(TogetherOnly(kafka, 3), Codec(), kafka.topics.dead_letters)
+    async with asyncio.timeout(5):
+        await letters.write([replace(LETTER, origin=f"turns/0/{number}") for number in range(3)])
+    assert len(kafka.readable(kafka.topics.dead_letters, 0)) == 3
 
 
 async def test_a_dead_letter_is_there_before_the_transaction_begins() -> None:
