@@ -137,11 +137,18 @@ class Writer:
     async def _load(self) -> Partition:
         """Steps 2 and 3: my token in the checkpoint's row, then what it holds."""
         stored = await self._ports.checkpoints.take(self._partition, self._token)
-        if stored is None:
-            state = Partition(self._partition)
-        else:
-            state = load_partition(stored.state, self._partition)
-            self._journal_offset, self._saved_positions = stored.journal_offset, stored.positions
+        if stored is not None:
+            try:
+                state = await self._remember(load_partition(stored.state, self._partition))
+            except ImpossibleEvent as error:
+                # The journal is all there is: what another release wrote here, or a disk broke, is made anew from it.
+                log.warning("checkpoint not readable: rebuilding", partition=self._partition, error=str(error))
+            else:
+                self._journal_offset, self._saved_positions = stored.journal_offset, stored.positions
+                return state
+        return await self._remember(Partition(self._partition))
+
+    async def _remember(self, state: Partition) -> Partition:
         self._memory = Memory(
             state,
             self._ports.checkpoints,

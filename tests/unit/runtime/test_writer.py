@@ -311,6 +311,32 @@ async def test_checkpoint_and_replay_give_the_live_state_byte_for_byte() -> None
     await heir.close()
 
 
+@pytest.mark.parametrize("broken", ["partition", "conversation"])
+async def test_a_checkpoint_that_cannot_be_read_is_made_anew_from_the_journal(broken: str) -> None:
+    """Another release may have written it: `store.FORMAT`."""
+    world = World()
+    furnish(world)
+    writer = await world.writer()
+    world.turn("c1", "one", key="k1")
+    await settle(writer)
+    await writer.drain()
+    if broken == "partition":
+        world.store.checkpoints[0] = replaced(world.store.checkpoints[0], state=b"\x91\x02")
+    else:
+        of, row = world.store.conversations["c1"]
+        world.store.conversations["c1"] = (of, replaced(row, state=b"\x91\x02"))
+    heir = await world.writer("wk-000000000002")
+    world.turn("c1", "again", key="k1")
+    world.turn("c1", "two")
+    await settle(heir)
+    assert texts(world) == ["one", "two"]
+    require_gap_free(world)
+    await heir.drain()
+    last = await world.writer("wk-000000000003")
+    assert last._memory.stored_lsn > 0, "and it can be read again"
+    await last.close()
+
+
 async def test_a_checkpoint_in_the_background_delays_no_batch() -> None:
     world = World(limits=OFTEN)
     furnish(world)
