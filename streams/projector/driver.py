@@ -14,8 +14,7 @@ from faust.types import TP
 
 READ_COMMITTED = "read_committed"
 # The broker answers a fetch once there is so much, or after so long. Answered at every commit, the projector spent most
-# of its time on fetches (38 % of a core at 100 turns/s, 17 % with this); nobody waits for it: gateways show what is
-# newer from memory.
+# of its time on fetches; nobody waits for it: gateways show what is newer from memory.
 GATHER_BYTES = 64 << 10
 GATHER_MS = 50
 
