@@ -121,13 +121,17 @@ class Membership:
             await self._write(job, done)
 
     async def goodbye(self) -> None:
-        """The last words: all members left; write what is queued, then Goodbye on every partition."""
+        """The last words, after all that is queued: Goodbye on every partition. `run` must be running.
+
+        A partition that does not get it gives this gateway up when it hears no more of it.
+        """
         self._stopping = True
-        while not self._jobs.empty():
-            job, done = self._jobs.get_nowait()
-            await self._write(job, done)
-        await self._write(lambda: self._to_all(Goodbye(gateway=self.incarnation)), None)
-        await self._intake.flush()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._jobs.put_nowait((lambda: self._to_all(Goodbye(gateway=self.incarnation)), done))
+        try:
+            await done
+        except Unavailable as error:
+            log.warning("the goodbye did not reach every partition", error=str(error))
 
     # ------------------------------------------------------------------------------------------------- journal
     def list_wanted(self, partition: int, event: ListWanted) -> None:
@@ -172,15 +176,15 @@ class Membership:
             raise Unavailable("the gateway's incarnation ended meanwhile")
         self._n += 1
         self._members[member.id] = member
-        split = self._split(member.watermarks)
+        gateway, n, split = self.incarnation, self._n, self._split(member.watermarks)
         for partition in range(self._intake.partitions):
             yield (
                 partition,
                 Join(
                     at=0,
                     timestamp=0,
-                    gateway=self.incarnation,
-                    n=self._n,
+                    gateway=gateway,
+                    n=n,
                     member=member.id,
                     channel=member.channel,
                     group=member.group,
@@ -193,14 +197,15 @@ class Membership:
         if self._members.pop(member.id, None) is None:
             return
         self._n += 1
+        gateway, n = self.incarnation, self._n
         for partition in range(self._intake.partitions):
             yield (
                 partition,
                 Leave(
                     at=0,
                     timestamp=0,
-                    gateway=self.incarnation,
-                    n=self._n,
+                    gateway=gateway,
+                    n=n,
                     member=member.id,
                     reason=reason,
                     frames_end=member.frames_end.get(partition, 0),
@@ -233,6 +238,8 @@ class Membership:
         return split
 
     async def _write(self, job: Callable[[], Iterator[tuple[int, Message]]], done: asyncio.Future[None] | None) -> None:
+        if done is not None and done.cancelled():
+            return  # whose join it is has gone: nobody would ever write its leave
         futures: list[asyncio.Future[Written]] = []
         failure: Unavailable | None = None
         try:

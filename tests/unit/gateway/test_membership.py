@@ -1,0 +1,137 @@
+"""The gateway's membership records: what is written, in what order, and what is not written at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from connectors.gateway.membership import Member, Membership
+from connectors.gateway.ports import Headers, Unavailable, Written
+from streams.core.commands import Command, Join, Leave
+from streams.runtime.signals import Goodbye, Heartbeat, Signal
+
+PARTITIONS = 2
+
+
+class SlowIntake:
+    """An `Intake` that takes a record only when the test lets it."""
+
+    partitions = PARTITIONS
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[int | None, Command | Signal]] = []
+        self.asked = asyncio.Event()
+        self.open = asyncio.Event()
+        self.open.set()
+        self.broken: Exception | None = None
+
+    async def send(
+        self, command: Command | Signal, *, partition: int | None = None, headers: Headers = ()
+    ) -> asyncio.Future[Written]:
+        self.asked.set()
+        await self.open.wait()
+        self.asked.clear()
+        if self.broken is not None:
+            raise self.broken
+        self.taken.append((partition, command))
+        written: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        written.set_result(Written(partition or 0, len(self.taken)))
+        return written
+
+    async def flush(self) -> None:
+        pass
+
+    def kinds(self) -> list[str]:
+        return [type(command).__name__ for _, command in self.taken if not isinstance(command, Heartbeat)]
+
+
+@pytest.fixture
+def intake() -> SlowIntake:
+    return SlowIntake()
+
+
+@pytest.fixture
+async def membership(intake: SlowIntake) -> AsyncIterator[Membership]:
+    membership = Membership(intake, heartbeat_ms=60_000, on_ended=lambda: None)
+    running = asyncio.create_task(membership.run())
+    await membership.join(member(membership))  # behind the first heartbeat: from here on it is idle
+    intake.taken.clear()
+    yield membership
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def member(membership: Membership) -> Member:
+    return Member(id=membership.new_member_id(), channel="agents", group="agents", each=False, watermarks={})
+
+
+async def test_a_join_whose_connection_has_gone_meanwhile_is_never_written(
+    intake: SlowIntake, membership: Membership
+) -> None:
+    """It would be a member for ever: given turns, and heard of no more."""
+    intake.open.clear()
+    blocking = asyncio.create_task(membership.join(member(membership)))
+    await intake.asked.wait()
+    gone = member(membership)
+    joining = asyncio.create_task(membership.join(gone))
+    await asyncio.sleep(0)
+    joining.cancel()
+    await asyncio.gather(joining, return_exceptions=True)
+    await membership.leave(gone.id, "closed")
+    intake.open.set()
+    await blocking
+    await membership.join(member(membership))
+    joined = {command.member for _, command in intake.taken if isinstance(command, Join)}
+    assert gone.id not in joined
+    assert [command.n for _, command in intake.taken if isinstance(command, Join)] == [2, 2, 3, 3]
+
+
+async def test_a_join_that_was_begun_is_followed_by_its_leave(intake: SlowIntake, membership: Membership) -> None:
+    intake.open.clear()
+    gone = member(membership)
+    joining = asyncio.create_task(membership.join(gone))
+    await intake.asked.wait()
+    joining.cancel()
+    await asyncio.gather(joining, return_exceptions=True)
+    await membership.leave(gone.id, "closed")
+    intake.open.set()
+    await membership.goodbye()
+    assert intake.kinds() == ["Join"] * PARTITIONS + ["Leave"] * PARTITIONS + ["Goodbye"] * PARTITIONS
+
+
+async def test_goodbye_comes_after_a_leave_that_is_being_written(intake: SlowIntake, membership: Membership) -> None:
+    """A Goodbye before it would cut off the member's last frames, which the leave waits for."""
+    staying = member(membership)
+    await membership.join(staying)
+    intake.open.clear()
+    await membership.leave(staying.id, "drained")
+    await intake.asked.wait()
+    leaving = asyncio.create_task(membership.goodbye())
+    await asyncio.sleep(0)
+    intake.open.set()
+    await leaving
+    for partition in range(PARTITIONS):
+        last = [command for where, command in intake.taken if where == partition][-2:]
+        assert isinstance(last[0], Leave)
+        assert isinstance(last[1], Goodbye)
+
+
+async def test_records_of_an_incarnation_that_ended_meanwhile_carry_its_name(
+    intake: SlowIntake, membership: Membership
+) -> None:
+    ended = membership.incarnation
+    intake.open.clear()
+    joining = asyncio.create_task(membership.join(member(membership)))
+    await intake.asked.wait()
+    membership.restart("expired")
+    intake.open.set()
+    await joining
+    assert {command.gateway for _, command in intake.taken if isinstance(command, Join)} == {ended}
+
+
+async def test_a_goodbye_that_kafka_does_not_take_holds_nobody_up(intake: SlowIntake, membership: Membership) -> None:
+    intake.broken = Unavailable("Kafka is away")
+    await membership.goodbye()
+    assert intake.kinds() == []
