@@ -86,8 +86,10 @@ class _Lane:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await producer.start()
-        except (KafkaError, TimeoutError) as error:
-            await producer.stop()
+        except BaseException as error:
+            await self._stop(producer)
+            if not isinstance(error, KafkaError | TimeoutError):
+                raise
             raise Unavailable(f"Kafka does not answer: {type(error).__name__}") from error
         return producer
 
@@ -108,8 +110,6 @@ class KafkaIntake:
         self._turns = _Lane(settings, linger_ms=0)
         self._others = _Lane(settings, linger_ms=FRAMES_LINGER_MS)
         self._in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
         self.partitions = partitions
 
     async def start(self) -> None:
@@ -121,10 +121,6 @@ class KafkaIntake:
         """Write what is queued, then disconnect."""
         await self._turns.close()
         await self._others.close()
-
-    async def flush(self) -> None:
-        """See `Intake`."""
-        await self._idle.wait()
 
     async def send(
         self, command: Command | Signal, *, partition: int | None = None, headers: Headers = ()
@@ -141,34 +137,27 @@ class KafkaIntake:
         value = self._codec.encode_command(command)
         lane = self._turns if kind == "turns" else self._others
         producer = await lane.current()
-        self._begin()
+        self._in_flight += 1
         try:
             async with asyncio.timeout(self._settings.request_timeout_ms / 1000):
                 topic = self._topics.of_schema(kind)
                 sent = await producer.send(topic, value, key=key, partition=partition, headers=list(headers))
-        except (KafkaError, TimeoutError) as error:
-            self._end()
+        except BaseException as error:
+            self._in_flight -= 1  # also when whoever sends has gone while it waited for room
+            if not isinstance(error, KafkaError | TimeoutError):
+                raise
             lane.throw_away(producer, error)
             raise Unavailable(f"Kafka does not take records: {type(error).__name__}") from error
         written: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
 
         def done(future: asyncio.Future[Any]) -> None:
-            self._end()
+            self._in_flight -= 1
             error = _settle(written, future)
             if error is not None:
                 lane.throw_away(producer, error)
 
         sent.add_done_callback(done)
         return written
-
-    def _begin(self) -> None:
-        self._in_flight += 1
-        self._idle.clear()
-
-    def _end(self) -> None:
-        self._in_flight -= 1
-        if not self._in_flight:
-            self._idle.set()
 
 
 def _settle(written: asyncio.Future[Written], sent: asyncio.Future[Any]) -> BaseException | None:

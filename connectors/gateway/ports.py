@@ -40,9 +40,6 @@ class Intake(Protocol):
         """Queue a record: `partition` for membership, by the conversation otherwise. Raises `Unavailable`; so may the
         future, which is done once the brokers have it."""
 
-    async def flush(self) -> None:
-        """Wait until everything queued is written or has failed."""
-
 
 class Stored(msgspec.Struct, frozen=True):
     """A numbered entry of a transcript. `superseded`: another process did that part again."""

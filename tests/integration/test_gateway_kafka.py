@@ -152,7 +152,6 @@ async def test_membership_goes_to_the_partition_that_is_named_without_a_key(sett
         for partition in range(PARTITIONS):
             written = await (await opened.send(beat, partition=partition))
             assert (written.partition, written.offset) == (partition, 0)
-        await opened.flush()
     assert (await records(settings, topics.membership, 1, 1))[0] == (None, CODEC.encode_command(beat))
 
 

@@ -115,9 +115,6 @@ class World:
         loop.call_soon(self._take, number, command)
         return written
 
-    async def flush(self) -> None:
-        await asyncio.sleep(0)
-
     async def catch_up(self, partition: int) -> None:
         """Its readers are told at once: there is nothing to catch up with."""
 

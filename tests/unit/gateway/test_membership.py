@@ -40,9 +40,6 @@ class SlowIntake:
         written.set_result(Written(partition or 0, len(self.taken)))
         return written
 
-    async def flush(self) -> None:
-        pass
-
     def kinds(self) -> list[str]:
         return [type(command).__name__ for _, command in self.taken if not isinstance(command, Heartbeat)]
 
