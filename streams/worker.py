@@ -35,14 +35,8 @@ from streams.logs import configure_logs
 from streams.runtime.balance import View, moves
 from streams.runtime.commit import DeadLetters
 from streams.runtime.health import HealthServer
-from streams.runtime.kafka import (
-    KafkaIntake,
-    KafkaJournalProducer,
-    KafkaJournalReader,
-    KafkaOutbox,
-    Stability,
-    closed,
-)
+from streams.runtime.kafka import KafkaEnds, Stability, closed
+from streams.runtime.kafka_clients import KafkaIntake, KafkaJournalProducer, KafkaJournalReader, KafkaOutbox
 from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.partition import PartitionState, Sequencer
 from streams.runtime.ports import Limits, Ports
@@ -118,9 +112,6 @@ class Watch(Service):
             await asyncio.sleep(WATCH_EVERY_S)
             for (topic, partition), seconds in (await self._stability.behind(self._held())).items():
                 self._metrics.unstable.labels(topic, str(partition)).set(seconds)
-
-    async def on_stop(self) -> None:
-        await self._stability.close()
 
 
 class Balancer(Service):
@@ -203,7 +194,7 @@ class Worker(Service):
         self._settings = settings
         self._topics = topics = Topics(settings.namespace)
         limit_s = settings.request_timeout_ms / 1000
-        self._outbox = KafkaOutbox(settings.kafka, limit_s)
+        self._outbox, self._ends = KafkaOutbox(settings.kafka, limit_s), KafkaEnds(settings.kafka, limit_s)
         self._leases = PostgresLeases(settings.postgres, self.id, ttl_ms=settings.lease_ttl_ms)
         self._checkpoints = PostgresCheckpoints(settings.postgres)
         codec, metrics = open_codec(settings.schema_registry, topics), WorkerMetrics()
@@ -226,7 +217,9 @@ class Worker(Service):
                 timeout_ms=settings.transaction_timeout_ms,
                 limit_s=limit_s,
             ),
-            new_reader=lambda partition: KafkaJournalReader(settings.kafka, topics.conversations, partition, limit_s),
+            new_reader=lambda partition: KafkaJournalReader(
+                settings.kafka, self._ends, topics.conversations, partition, limit_s
+            ),
             new_intake=lambda partition: KafkaIntake(settings.kafka, topics, partition, limit_s),
             keeper=self._heart.heartbeat,
             metrics=metrics,
@@ -235,7 +228,7 @@ class Worker(Service):
         self.balancer = Balancer(ports, drain_s=drain_s, beacon=self.beacon)
         self._health = HealthServer(metrics.registry, healthy=self._healthy, ready=self._ready)
         watched = (topics.turns, topics.frames, topics.membership, topics.conversations)
-        stability = Stability(settings.kafka, watched, limit_s)
+        stability = Stability(self._ends, watched)
         self._watch = Watch(stability, metrics, lambda: sorted(self.balancer.sequencers), beacon=self.beacon)
 
     def on_init_dependencies(self) -> list[Service]:
@@ -256,7 +249,7 @@ class Worker(Service):
 
     async def on_shutdown(self) -> None:
         self._health.stop()
-        await closed(self._leases, self._checkpoints, self._outbox)
+        await closed(self._leases, self._checkpoints, self._outbox, self._ends)
         log.info("worker stopped", worker=self.id)
 
     async def until_crashed(self) -> None:

@@ -36,7 +36,7 @@ from mode import Service
 
 from streams.fence.clock import monotonic_s
 from streams.fence.port import Fenced, FenceUnavailable, HeldBy, Lease
-from streams.runtime.kafka import Doubt, KafkaUnavailable, Unrecoverable
+from streams.runtime.kafka import Doubt, KafkaUnavailable, Unrecoverable, is_stray
 from streams.runtime.ports import Ports
 from streams.runtime.writer import StaleLeases, Undecidable, Writer
 
@@ -144,6 +144,10 @@ class Sequencer(Service):
         problem: Exception | None = None
         try:
             await self._run(writer)
+        except asyncio.CancelledError:
+            if not is_stray():
+                raise
+            problem = Doubt("a client cancelled what was awaited")
         except Exception as error:  # noqa: BLE001 -- each kind has its way out below, the unknown one too
             problem = error
         finally:

@@ -20,15 +20,13 @@ from streams.runtime.kafka import (
     IntakeSource,
     JournalProducer,
     JournalReader,
-    KafkaIntake,
-    KafkaJournalProducer,
-    KafkaJournalReader,
-    KafkaOutbox,
+    KafkaEnds,
     KafkaUnavailable,
     Outbox,
     Polled,
     Unrecoverable,
 )
+from streams.runtime.kafka_clients import KafkaIntake, KafkaJournalProducer, KafkaJournalReader, KafkaOutbox
 from streams.topics import Topics, ensure
 from tests.support.fake_kafka import FakeKafka, FakeOutbox
 
@@ -91,7 +89,9 @@ class Real:
         return made
 
     def reader(self) -> JournalReader:
-        made = KafkaJournalReader(self.bootstrap, self.topics.conversations, 0, LIMIT_S)
+        ends = KafkaEnds(self.bootstrap, LIMIT_S)
+        made = KafkaJournalReader(self.bootstrap, ends, self.topics.conversations, 0, LIMIT_S)
+        self._at_end.push_async_callback(ends.close)
         self._at_end.push_async_callback(made.close)
         return made
 

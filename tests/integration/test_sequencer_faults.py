@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -15,7 +16,8 @@ from streams.fence.checkpoint import PostgresCheckpoints
 from streams.fence.lease import PostgresLeases
 from streams.fence.port import Fenced, Lease
 from streams.runtime.commit import DeadLetters
-from streams.runtime.kafka import KafkaIntake, KafkaJournalProducer, KafkaJournalReader, KafkaOutbox
+from streams.runtime.kafka import KafkaEnds
+from streams.runtime.kafka_clients import KafkaIntake, KafkaJournalProducer, KafkaJournalReader, KafkaOutbox
 from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.ports import Ports
 from streams.runtime.writer import Writer
@@ -30,17 +32,21 @@ LIMIT_S = 5.0
 LEASE_TTL_MS = 3_000
 
 
-def zombie_ports(place: Deployment, worker: str) -> Ports:
+@asynccontextmanager
+async def zombie_ports(place: Deployment, worker: str) -> AsyncIterator[Ports]:
     """Real ports, except that the lease's keeper always says yes: what a process believes that was paused."""
     settings, topics = place.settings, place.topics
-    outbox = KafkaOutbox(settings.kafka, LIMIT_S)
-    return Ports(
+    outbox, ends = KafkaOutbox(settings.kafka, LIMIT_S), KafkaEnds(settings.kafka, LIMIT_S)
+    checkpoints = PostgresCheckpoints(settings.postgres)
+    leases = PostgresLeases(settings.postgres, worker, ttl_ms=LEASE_TTL_MS)
+    await leases.open()
+    yield Ports(
         worker=worker,
         partitions=place.partitions,
         membership_topic=topics.membership,
         limits=limits_of(settings),
-        leases=PostgresLeases(settings.postgres, worker, ttl_ms=LEASE_TTL_MS),
-        checkpoints=PostgresCheckpoints(settings.postgres),
+        leases=leases,
+        checkpoints=checkpoints,
         codec=CODEC,
         outbox=outbox,
         dead_letters=DeadLetters(outbox, CODEC, topics.dead_letters),
@@ -52,37 +58,27 @@ def zombie_ports(place: Deployment, worker: str) -> Ports:
             timeout_ms=settings.transaction_timeout_ms,
             limit_s=LIMIT_S,
         ),
-        new_reader=lambda partition: KafkaJournalReader(settings.kafka, topics.conversations, partition, LIMIT_S),
+        new_reader=lambda partition: KafkaJournalReader(settings.kafka, ends, topics.conversations, partition, LIMIT_S),
         new_intake=lambda partition: KafkaIntake(settings.kafka, topics, partition, LIMIT_S),
         keeper=FakeKeeper(),
         metrics=WorkerMetrics(),
     )
+    for thing in (outbox, ends, checkpoints, leases):
+        await thing.close()
 
 
-class Opened:
-    """A writer on real servers, and all that must be closed with it."""
-
-    def __init__(self, place: Deployment, worker: str) -> None:
-        self._ports = zombie_ports(place, worker)
-        self.writer: Writer
-
-    async def __aenter__(self) -> Writer:
-        await self._ports.leases.open()
+@asynccontextmanager
+async def opened(place: Deployment, worker: str) -> AsyncIterator[Writer]:
+    """A writer on real servers."""
+    async with zombie_ports(place, worker) as ports:
         lease: object = None
         while not isinstance(lease, Lease):
             await asyncio.sleep(0.05)  # a holder before us is live until its short TTL ends
-            lease = await self._ports.leases.claim(0)
-        self.writer = Writer(lease, self._ports)
-        await self.writer.open()
-        return self.writer
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.writer.close()
-        assert isinstance(self._ports.outbox, KafkaOutbox)
-        assert isinstance(self._ports.checkpoints, PostgresCheckpoints)
-        await self._ports.outbox.close()
-        await self._ports.checkpoints.close()
-        await self._ports.leases.close()
+            lease = await ports.leases.claim(0)
+        writer = Writer(lease, ports)
+        await writer.open()
+        yield writer
+        await writer.close()
 
 
 async def until_turn(place: Deployment, writer: Writer, text: str) -> None:
@@ -95,12 +91,12 @@ async def until_turn(place: Deployment, writer: Writer, text: str) -> None:
 
 
 async def test_a_zombies_write_is_refused_in_kafka_and_its_checkpoint_in_postgres(settings: Settings) -> None:
-    async with deployment(settings, 1) as place, Opened(place, "wk-zombie") as zombie:
+    async with deployment(settings, 1) as place, opened(place, "wk-zombie") as zombie:
         await place.furnish(MEMBER)
         await place.open("c1")
         await place.turn("c1", "before")
         await until_turn(place, zombie, "before")
-        async with Opened(place, "wk-heir") as heir:
+        async with opened(place, "wk-heir") as heir:
             await place.turn("c1", "contested")
             with pytest.raises(Fenced, match="Kafka refused the producer"):
                 await until_turn(place, zombie, "contested")
@@ -116,7 +112,7 @@ async def test_a_restart_finds_the_state_of_the_checkpoint_and_the_replay_byte_f
         state = writer._memory.state
         return dump_partition(state), {c.id: dump_conversation(c)[0] for c in state.conversations.values()}
 
-    async with deployment(settings, 1) as place, Opened(place, "wk-first") as writer:
+    async with deployment(settings, 1) as place, opened(place, "wk-first") as writer:
         await place.furnish(MEMBER)
         await place.open("c1")
         await place.turn("c1", "one", key="k1")
@@ -125,13 +121,11 @@ async def test_a_restart_finds_the_state_of_the_checkpoint_and_the_replay_byte_f
         await place.turn("c1", "two", key="k2")
         await until_turn(place, writer, "two")
         live = bytes_of(writer)
-        ports = zombie_ports(place, "wk-first")
-        copy = Writer(writer.lease, ports)
-        await copy._replay(await copy._load())
-        assert bytes_of(copy) == live
-        await copy.close()
-        assert isinstance(ports.checkpoints, PostgresCheckpoints)
-        await ports.checkpoints.close()
+        async with zombie_ports(place, "wk-reader") as ports:
+            copy = Writer(writer.lease, ports)
+            await copy._replay(await copy._load())
+            assert bytes_of(copy) == live
+            await copy.close()
 
 
 # ------------------------------------------------------------------------------------------- servers that misbehave

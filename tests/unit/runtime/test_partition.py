@@ -1,5 +1,6 @@
 """The life of a partition at one worker: each way from state to state, and what is left when it ends."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from streams.runtime.kafka import Doubt, KafkaUnavailable
 from streams.runtime.partition import FINAL, TRANSITIONS, PartitionState, Sequencer
 from streams.runtime.ports import Ports
 from tests.support.fake_kafka import FakeIntake
-from tests.support.sequencing import FakeKeeper, World
+from tests.support.sequencing import LIMITS, FakeKeeper, World
 from tests.support.waiting import until
 
 S = PartitionState
@@ -159,6 +160,25 @@ async def test_stopping_while_backing_off_hands_the_lease_back() -> None:
         await in_phase(running, S.BACKING_OFF)
     assert running.phase is S.RELEASED
     assert isinstance(await world.ports("wk-000000000002").leases.claim(0), Lease)
+
+
+@pytest.mark.parametrize("step", ["begin", "append", "commit", "send dead-letters"])
+async def test_a_cancellation_that_nobody_asked_for_starts_the_partition_over(step: str) -> None:
+    world = World()
+    async with sequencer(world) as running:
+        await in_phase(running, S.RUNNING)
+        world.kafka.fail(step, asyncio.CancelledError())
+        world.kafka.append("turns", 0, b"c1", b"garbage")
+        await until(lambda: "Rejected" in world.kinds())
+        assert running.lease.token.writer_epoch == 2
+
+
+async def test_a_clock_that_was_cancelled_by_nobody_starts_the_partition_over() -> None:
+    world = World(limits=replace(LIMITS, tick_ms=1))
+    async with sequencer(world) as running:
+        await in_phase(running, S.RUNNING)
+        world.kafka.fail("send membership", asyncio.CancelledError())
+        await until(lambda: running.lease.token.writer_epoch == 2 and running.phase is S.RUNNING)
 
 
 async def test_an_error_that_nobody_foresaw_starts_the_partition_over() -> None:
