@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -259,9 +258,9 @@ async def closed(*things: Any) -> None:
         except Exception:
             log.warning("closing failed", of=type(thing).__name__, exc_info=True)
         except asyncio.CancelledError:
-            with contextlib.suppress(Exception):
-                await thing.close()
-            raise
+            if not is_stray():
+                raise
+            log.info("closing was cut short by a connection that was closed already", of=type(thing).__name__)
 
 
 class Stability:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import structlog
@@ -130,12 +131,15 @@ async def discard(producer: AIOKafkaProducer, limit_s: float = 1.0) -> None:
     """
     unread = _futures(producer)
     producer._message_accumulator.fail_all(Doubt("the producer was thrown away"))
-    await producer.client.close()
     try:
         async with asyncio.timeout(limit_s):
+            await producer.client.close()
             await producer.stop()
     except Exception:
         log.debug("producer ended with an error while being thrown away", exc_info=True)
+    except asyncio.CancelledError:
+        if not is_stray():
+            raise
     for future in unread:
         if future.done() and not future.cancelled():
             future.exception()  # known already, from the request that failed; unread, it would be logged as lost
@@ -144,8 +148,8 @@ async def discard(producer: AIOKafkaProducer, limit_s: float = 1.0) -> None:
 def _futures(producer: AIOKafkaProducer) -> list[asyncio.Future[Any]]:
     """What still waits in the producer: the transaction's end, and each batch."""
     accumulator, transactions = producer._message_accumulator, producer._txn_manager
-    waiting = [batch.future for batches in accumulator._batches.values() for batch in batches]
-    waiting += [batch.future for batch in accumulator._pending_batches]
+    batches = [*accumulator._pending_batches, *chain.from_iterable(accumulator._batches.values())]
+    waiting = [future for batch in batches for future in (batch.future, batch._drain_waiter)]
     if transactions is not None and (end := transactions.wait_for_transaction_end()) is not None:
         waiting.append(end)
     return waiting

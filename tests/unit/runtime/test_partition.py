@@ -173,6 +173,22 @@ async def test_a_cancellation_that_nobody_asked_for_starts_the_partition_over(st
         assert running.lease.token.writer_epoch == 2
 
 
+async def test_a_closing_that_is_cancelled_by_nobody_stops_nothing() -> None:
+    world = World()
+
+    class Brittle(FakeIntake):
+        async def close(self) -> None:
+            raise asyncio.CancelledError
+
+    ports = replace(world.ports(), new_intake=lambda partition: Brittle(world.kafka, partition))
+    async with sequencer(world, ports) as running:
+        await in_phase(running, S.RUNNING)
+        world.kafka.fail("commit", Doubt("no answer"))
+        world.configure()
+        await until(lambda: "ConfigChanged" in world.kinds())
+    assert running.phase is S.RELEASED
+
+
 async def test_a_clock_that_was_cancelled_by_nobody_starts_the_partition_over() -> None:
     world = World(limits=replace(LIMITS, tick_ms=1))
     async with sequencer(world) as running:
