@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from connectors.gateway import http
+from connectors.gateway.clock import wall_ms
 from connectors.gateway.http import claims_of, conversation_id
 from connectors.gateway.ports import ConversationInfo, Stored, Unavailable
 from connectors.gateway.protocol import limits
@@ -28,6 +31,8 @@ from streams.core.events import Entry
 
 if TYPE_CHECKING:
     from connectors.gateway.gateway import Gateway
+
+log = structlog.get_logger(__name__)
 
 PING_S = 15
 # A reader that does not take an event for so long is cut off; it resumes where it was.
@@ -52,7 +57,7 @@ async def stream(gateway: Gateway, request: Request) -> Response:
     info = await gateway.conversation_for(claims, conversation_id(request))
     after = _resume_after(request)
     await gateway.check_watermark(info, after)
-    events = EventStream(gateway, info, after)
+    events = EventStream(gateway, info, after, claims.expires_at)
     return EventSourceResponse(events.events(), ping=PING_S, send_timeout=SEND_TIMEOUT_S)
 
 
@@ -66,10 +71,14 @@ def _resume_after(request: Request) -> int:
 
 
 class EventStream:
-    """One reader: history from where it was, then live, merged as for a socket."""
+    """One reader: history from where it was, then live, merged as for a socket. It ends with its token, at `expires_at`
+    (ms since the epoch)."""
 
-    def __init__(self, gateway: Gateway, info: ConversationInfo, after: int) -> None:
+    def __init__(self, gateway: Gateway, info: ConversationInfo, after: int, expires_at: int) -> None:
         self._gateway = gateway
+        self._expires_at = expires_at
+        self.channel = info.channel
+        """The conversation's channel."""
         self._conversation = info.id
         self._viewer = Viewer(after, gateway.history.head(info))
         self._frames: deque[bytes] = deque()
@@ -78,6 +87,13 @@ class EventStream:
 
     def entries(self, entries: Sequence[Entry]) -> None:
         """See `hub.ViewerPort`."""
+        try:
+            self._show(entries)
+        except Exception:
+            log.exception("an event stream failed", conversation=self._conversation)
+            self.end()
+
+    def _show(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             if entry.event.seq:
                 self._put(self._viewer.offer(_item(Stored(entry))))
@@ -91,8 +107,9 @@ class EventStream:
         self._put([frame])
 
     def end(self) -> None:
-        """The gateway stops; clients resume at another one."""
+        """No more of it: clients resume behind the last event that they got, here or at another gateway."""
         self._ended = True
+        self._frames.clear()
         self._news.set()
 
     async def events(self) -> AsyncIterator[ServerSentEvent]:
@@ -101,7 +118,7 @@ class EventStream:
         self._gateway.streams.add(self)
         try:
             yield ServerSentEvent(comment="open", retry=RETRY_MS)
-            while not self._ended:
+            while not self._ended and wall_ms() < self._expires_at:
                 while self._frames:
                     yield _event(self._frames.popleft())
                 after = self._viewer.wants_load()
@@ -110,11 +127,18 @@ class EventStream:
                 elif self._viewer.phase is Phase.STALLED:
                     return  # the reader comes back with the last id that it got
                 elif not self._frames:
-                    self._news.clear()
-                    await self._news.wait()
+                    await self._until_news()
         finally:
             self._gateway.streams.discard(self)
             self._gateway.hub.unwatch(self._conversation, self)
+
+    async def _until_news(self) -> None:
+        """Wait for something to do, or for the token's end."""
+        self._news.clear()
+        left_s = max(0.0, (self._expires_at - wall_ms()) / 1000)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await self._news.wait()
 
     async def _load(self, after: int) -> None:
         try:
@@ -126,6 +150,8 @@ class EventStream:
             self._put(self._viewer.loaded([_item(stored) for stored in page.stored], page.head))
 
     def _put(self, frames: Sequence[bytes]) -> None:
+        if self._ended:
+            return  # nobody takes them: what it was cut off from grows no more
         self._frames.extend(frames)
         if len(self._frames) > limits.OUTBOUND_FRAMES:
             self.end()  # a slow reader: it resumes

@@ -9,8 +9,11 @@ from typing import Any
 
 import httpx
 
+from connectors.gateway.clock import wall_ms
+from connectors.gateway.protocol.limits import OUTBOUND_FRAMES
 from connectors.gateway.server import application
-from tests.support.gateway_world import API_KEY, Served, World, bearer, serve
+from connectors.gateway.sse import EventStream
+from tests.support.gateway_world import API_KEY, Served, World, bearer, serve, settings_for
 
 
 @asynccontextmanager
@@ -133,3 +136,22 @@ async def test_the_api_description_names_every_route(served: Served) -> None:
     routes = {route.path for route in application(served.gateway).routes}  # type: ignore[attr-defined]
     assert routes - described == {"/docs", "/openapi.json", "/socket/converger/v1"}
     assert described <= routes
+
+
+async def test_a_stream_ends_with_its_token(world: World) -> None:
+    async with serve(world, settings_for(token_ttl_s=1)) as served:
+        conversation, token = await served.conversation()
+        async with stream(served, conversation, token) as response:
+            await served.say(conversation, token, "m1")
+            assert len(await events(response, 2)) == 1
+        assert served.gateway.streams == set()
+
+
+async def test_a_stream_whose_reader_is_too_slow_keeps_nothing_more_for_it(served: Served) -> None:
+    conversation, _ = await served.conversation()
+    info = await served.gateway.conversation(conversation)
+    slow = EventStream(served.gateway, info, 0, wall_ms() + 60_000)
+    for _ in range(3 * OUTBOUND_FRAMES):
+        slow.relay(b'{"type":"typing","isTyping":true}')
+    assert len(slow._frames) == 0
+    assert len([event async for event in slow.events()]) == 1  # the comment that opens it
