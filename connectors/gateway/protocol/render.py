@@ -39,6 +39,16 @@ def raw(text: str) -> msgspec.Raw:
     return msgspec.Raw(text.encode())
 
 
+def stored(text: str) -> msgspec.Raw:
+    """As `raw`, for what the journal holds. Gateways store JSON only; what another writer of the intake stored and is
+    none becomes {}: a frame that is not JSON as a whole ends the public clients without a word."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return raw("{}")
+    return raw(text)
+
+
 def encode(frame: Fields) -> bytes:
     """A frame's bytes on the wire."""
     return msgspec.json.encode(frame)
@@ -74,14 +84,14 @@ def turn_frame(event: TurnCommitted, timestamp: int) -> Fields:
         "id": turn.id,
         "seq": event.seq,
         "from": "user",
-        "data": raw(turn.data) if turn.data is not None else {"text": turn.text or ""},
+        "data": stored(turn.data) if turn.data is not None else {"text": turn.text or ""},
         "timestamp": timestamp,
         "sender": {"id": turn.sender, "role": "user"},
     }
     if turn.client_id is not None:
         frame["clientId"] = turn.client_id
     if turn.metadata is not None:
-        frame["metadata"] = raw(turn.metadata)
+        frame["metadata"] = stored(turn.metadata)
     if turn.reply_to is not None:
         frame["replyTo"] = {"id": turn.reply_to}
     return frame
@@ -94,7 +104,7 @@ def given_turn(event: TurnCommitted, timestamp: int, *, run_id: str, run_epoch: 
     """
     frame = turn_frame(event, timestamp)
     turn = event.turn
-    meta: Fields = msgspec.json.decode(turn.meta) if turn.meta is not None else {}
+    meta = _object(turn.meta)
     meta.setdefault("channel", turn.channel)
     meta.setdefault("participant", {"id": turn.sender})
     frame["meta"] = meta
@@ -109,7 +119,7 @@ def given_turn(event: TurnCommitted, timestamp: int, *, run_id: str, run_epoch: 
 def agent_frame(event: FrameCommitted, timestamp: int) -> Fields:
     """What an agent said or did and the conversation keeps."""
     frame = event.frame
-    data = raw(frame.data) if frame.data is not None else {"text": frame.text or ""}
+    data = stored(frame.data) if frame.data is not None else {"text": frame.text or ""}
     match frame.type:
         case "genui":
             return {
@@ -142,9 +152,9 @@ def _message(event: FrameCommitted, timestamp: int, data: Any) -> Fields:
     if frame.client_id is not None:
         shown["clientId"] = frame.client_id
     if frame.metadata is not None:
-        shown["metadata"] = raw(frame.metadata)
+        shown["metadata"] = stored(frame.metadata)
     if frame.extra is not None:
-        shown.update(msgspec.json.decode(frame.extra, type=dict[str, msgspec.Raw]))
+        shown.update(_object(frame.extra))
     return shown
 
 
@@ -174,7 +184,7 @@ def transient(entry: Entry) -> list[Fields]:
         case RunMoved() if event.superseded:
             return [run("aborted", superseded=event.superseded)]
         case FrameCommitted() if event.frame.type == "error" and event.frame.data is not None:
-            return [{"type": "error", "data": raw(event.frame.data)}]
+            return [{"type": "error", "data": stored(event.frame.data)}]
         case FrameCommitted() if event.frame.type == "run" and event.frame.status is not None:
             return [run(event.frame.status)]
         case _:
@@ -314,7 +324,7 @@ def _parts(event: Event) -> _Parts:
                 text=frame.text if frame.text is not None else _fallback(data),
                 attachments=data.get("attachments") or [],
                 metadata=_object(frame.metadata),
-                reply_to=reply["id"] if reply else None,
+                reply_to=reply.get("id") if isinstance(reply, dict) else None,
             )
         case ConversationClosed() | ConversationReopened():
             return _Parts(
@@ -325,7 +335,10 @@ def _parts(event: Event) -> _Parts:
 
 
 def _object(text: str | None) -> Fields:
-    value = msgspec.json.decode(text) if text is not None else {}
+    try:
+        value = msgspec.json.decode(text) if text is not None else {}
+    except (msgspec.DecodeError, RecursionError):
+        return {}  # see `stored`
     return value if isinstance(value, dict) else {}
 
 
