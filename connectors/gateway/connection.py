@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from connectors.gateway.clock import wall_ms
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.actions import Action, Close, SubmitFrame, SubmitTurn, Write
-from connectors.gateway.protocol.errors import CLOSE_INTERNAL, CLOSE_SLOW, close_reason
+from connectors.gateway.protocol.errors import CLOSE_INTERNAL, CLOSE_SLOW, ProtocolError, close_reason
 from connectors.gateway.protocol.session import Session, State
 
 log = structlog.get_logger(__name__)
@@ -76,13 +76,36 @@ class Connection:
                 case _:
                     self._spawn(self._do(action))
 
+    def contained(self, work: Callable[[], Sequence[Action]]) -> None:
+        """Perform what `work` makes of the session. What fails ends this connection and disturbs nobody else: the
+        journal's tail is among those who call this, and it serves everybody."""
+        try:
+            self.perform(work())
+        except Exception:
+            log.exception("a connection failed", kind=self.kind, connection=self._session.connection_id)
+            self.end(CLOSE_INTERNAL, "internal error")
+
     def tick(self) -> None:
         """About once a second."""
-        self.perform(self._session.tick(wall_ms()))
+        self.contained(lambda: self._session.tick(wall_ms()))
 
     def end(self, code: int, reason: str = "") -> None:
-        """Close it from this side."""
+        """Close it from this side, after what is written so far."""
         self.perform(self._session.end(code, reason))
+
+    def give_up(self, code: int, reason: str) -> None:
+        """Close it from this side; what is not on its way yet is not written."""
+        self._outbound.clear()
+        self.end(code, reason)
+
+    @property
+    def channel(self) -> str | None:
+        """The channel that its token is of; None before an accepted hello."""
+        return self._session.channel
+
+    def refuse(self, error: ProtocolError) -> None:
+        """Tell it of an error; one that ends connections ends it."""
+        self.perform(self._session.fail(error))
 
     @property
     def ending(self) -> bool:
@@ -105,8 +128,8 @@ class Connection:
     # ------------------------------------------------------------------------------------------------------ life
     async def serve(self, first: str | bytes) -> None:
         """Run it until either side ends it; `first` is the message that was read before the session was made."""
-        writer = asyncio.create_task(self._write())
-        submitter = asyncio.create_task(self._submit_all())
+        writer = asyncio.create_task(self._guarded(self._write()))
+        submitter = asyncio.create_task(self._guarded(self._submit_all()))
         try:
             self.perform(self._session.receive(first, wall_ms()))
             await self._read()
@@ -188,6 +211,7 @@ class Connection:
     def _end(self, close: Close) -> None:
         self._close = close
         self._writable.set()
+        self._room.set()  # the reader has nothing to wait for any more
         asyncio.get_running_loop().call_later(CLOSE_WAIT_S, self._cut)
 
     def _cut(self) -> None:
@@ -206,7 +230,7 @@ class Connection:
             await work
         except Exception:
             log.exception("a connection failed", kind=self.kind, connection=self._session.connection_id)
-            self.perform(self._session.end(CLOSE_INTERNAL, "internal error"))
+            self.end(CLOSE_INTERNAL, "internal error")
 
     async def _until_drained(self) -> None:
         """Wait until the peer has taken what was written so far."""

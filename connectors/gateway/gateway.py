@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from enum import StrEnum
 from itertools import count
 from typing import TYPE_CHECKING
@@ -99,6 +99,8 @@ class Gateway:
         self._connections: set[Connection] = set()
         self.streams: set[EventStream] = set()
         """Open server-sent event streams."""
+        self._requests = 0
+        self.directory.on_document.append(self._close_inactive)
 
     # ------------------------------------------------------------------------------------------------------ life
     async def run(self) -> None:
@@ -121,16 +123,12 @@ class Gateway:
         self.metrics.ready.set(0)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.drain_budget_ms / 1000
-        for connection in list(self._connections):
-            if not isinstance(connection, AgentConnection):
-                connection.end(CLOSE_RESTART, _restart_reason())
-        for stream in list(self.streams):
-            stream.end()
         while True:
+            self._end_viewers()
             for agent in self._agents():
                 if not agent.session.runs_open:
                     self._leave(agent)
-            if loop.time() >= deadline or not self._agents():
+            if loop.time() >= deadline or not (self._agents() or self._requests):
                 break
             await asyncio.sleep(DRAIN_POLL_S)
         for agent in self._agents():
@@ -152,6 +150,15 @@ class Gateway:
                 return ProtocolError("unavailable", "the gateway is stopping", retry_after_ms=RECONNECT_MS)
 
     # ----------------------------------------------------------------------------------------------- connections
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """While a request is answered: a gateway that stops waits for it, within its budget."""
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+
     @asynccontextmanager
     async def serving(self, connection: Connection) -> AsyncIterator[None]:
         """While a connection is served."""
@@ -181,6 +188,32 @@ class Gateway:
     def _agents(self) -> list[AgentConnection]:
         return [c for c in self._connections if isinstance(c, AgentConnection) and not c.ending]
 
+    def _end_viewers(self) -> None:
+        """Send people away. Again and again while draining: one may have come in just before."""
+        for connection in list(self._connections):
+            if not isinstance(connection, AgentConnection):
+                connection.end(CLOSE_RESTART, _restart_reason())
+        for stream in list(self.streams):
+            stream.end()
+
+    def _close_inactive(self, _version: int, _document: str) -> None:
+        """Whom the new document lets in no longer is sent away."""
+        for connection in list(self._connections):
+            refusal = self._refusal_of(connection.channel)
+            if refusal is not None:
+                connection.refuse(refusal)
+        for stream in list(self.streams):
+            if self._refusal_of(stream.channel) is not None:
+                stream.end()
+
+    def _refusal_of(self, channel: str | None) -> ProtocolError | None:
+        try:
+            if channel is not None:
+                self.directory.channel(channel)
+        except ProtocolError as error:
+            return error
+        return None
+
     def _leave(self, agent: AgentConnection) -> None:
         agent.leave_reason = "drained"
         agent.end(CLOSE_RESTART, _restart_reason())
@@ -191,7 +224,7 @@ class Gateway:
 
     def _end_agents(self, reason: str) -> None:
         for agent in self._agents():
-            agent.end(CLOSE_RESTART, close_reason(reason, random.randint(0, RECONNECT_MS)))  # noqa: S311 -- jitter
+            agent.give_up(CLOSE_RESTART, close_reason(reason, random.randint(0, RECONNECT_MS)))  # noqa: S311 -- jitter
 
     async def _until_closed(self) -> None:
         waiting = [asyncio.create_task(connection.closed.wait()) for connection in self._connections]

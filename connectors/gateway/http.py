@@ -56,7 +56,8 @@ def route(gateway: Gateway, path: str, handler: Handler, *, method: str = "GET",
             refusal = gateway.refusal() if gated else None
             if refusal is not None:
                 raise refusal
-            response = await handler(gateway, request)
+            with gateway.answering():
+                response = await handler(gateway, request)
         except ProtocolError as error:
             response = error_response(error, request_id)
         except Unavailable as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from connectors.gateway.clock import wall_ms
@@ -36,7 +37,7 @@ Waiter = Callable[[Entry], None]
 
 
 class ViewerPort(Protocol):
-    """A connection that shows one conversation."""
+    """A connection that shows one conversation. Its methods never raise: a failure is the connection's own."""
 
     def entries(self, entries: Sequence[Entry]) -> None:
         """Journal entries of the conversation, in order."""
@@ -48,11 +49,8 @@ class ViewerPort(Protocol):
 class AgentPort(Protocol):
     """An agent's connection."""
 
-    @property
-    def session(self) -> AgentSession: ...
-
-    def perform(self, actions: Sequence[Action]) -> None:
-        """Do what the session asks for."""
+    def tell(self, work: Callable[[AgentSession], Sequence[Action]]) -> None:
+        """Do what `work` makes of the session. Never raises: a failure is the connection's own."""
 
 
 @dataclass(slots=True)
@@ -140,11 +138,6 @@ class Hub:
             for run_id in [run for run, holder in self._runs.items() if holder == member]:
                 del self._runs[run_id]
 
-    @property
-    def agents(self) -> Sequence[AgentPort]:
-        """All agents' connections."""
-        return list(self._agents.values())
-
     def relay(self, conversation_id: str, frame: bytes, sender: object = None) -> None:
         """Show a transient frame to all viewers of the conversation but its sender."""
         for viewer in list(self._viewers.get(conversation_id, ())):
@@ -199,11 +192,12 @@ class Hub:
             agent = self._agents.get(assigned.member) if assigned.member is not None else None
             if agent is not None and assigned.member is not None:
                 self._runs[assigned.run_id] = assigned.member
-                agent.perform(agent.session.run_given(assigned.run_id, assigned.run_epoch, entry, wall_ms()))
+                give = partial(AgentSession.run_given, run_id=assigned.run_id, run_epoch=assigned.run_epoch)
+                agent.tell(partial(give, entry=entry, now=wall_ms()))
                 self._metrics.delivered(wall_ms() - entry.timestamp)
-        if event.joins_run is not None and (holder := self._runs.get(event.joins_run)) is not None:
-            agent = self._agents[holder]
-            agent.perform(agent.session.answer_given(event.joins_run, entry, wall_ms()))
+        run = event.joins_run
+        if run is not None and (holder := self._runs.get(run)) is not None:
+            self._agents[holder].tell(lambda session: session.answer_given(run, entry, wall_ms()))
 
     def _refused(self, entry: Entry, event: Refused) -> None:
         self._metrics.refused(event.reason)
@@ -216,29 +210,29 @@ class Hub:
             return
         agent = self._agents.get(event.member) if event.member is not None else None
         if agent is not None:
-            agent.perform(agent.session.refused(event, wall_ms()))
+            agent.tell(lambda session: session.refused(event, wall_ms()))
 
     def _joined(self, partition: int, event: MemberJoined) -> None:
         self._membership.member_joined(event.member, partition)
         agent = self._agents.get(event.member)
         if agent is not None:
-            agent.perform(agent.session.joined(partition, wall_ms()))
+            agent.tell(lambda session: session.joined(partition, wall_ms()))
 
     def _run(self, event: RunOpened | RunMoved | RunEnded) -> None:
         if isinstance(event, RunEnded):
-            self._run_over(event.run_id, lambda agent: agent.session.run_ended(event.run_id, event.status, wall_ms()))
+            self._run_over(event.run_id, lambda session: session.run_ended(event.run_id, event.status, wall_ms()))
             return
         to_member, adopted = event.member if isinstance(event, RunOpened) else event.to_member, False
         if isinstance(event, RunMoved):
             adopted = event.adopted
             if event.from_member != to_member:
-                self._run_over(event.run_id, lambda agent: agent.session.run_lost(event.run_id, wall_ms()))
+                self._run_over(event.run_id, lambda session: session.run_lost(event.run_id, wall_ms()))
         agent = self._agents.get(to_member) if to_member is not None else None
         if agent is None or to_member is None:
             return
         self._runs[event.run_id] = to_member
-        agent.perform(
-            agent.session.run_taken_over(
+        agent.tell(
+            lambda session: session.run_taken_over(
                 event.run_id,
                 event.run_epoch,
                 event.conversation_id or "",
@@ -248,8 +242,8 @@ class Hub:
             )
         )
 
-    def _run_over(self, run_id: str, tell: Callable[[AgentPort], list[Action]]) -> None:
+    def _run_over(self, run_id: str, work: Callable[[AgentSession], Sequence[Action]]) -> None:
         holder = self._runs.pop(run_id, None)
         agent = self._agents.get(holder) if holder is not None else None
         if agent is not None:
-            agent.perform(tell(agent))
+            agent.tell(work)

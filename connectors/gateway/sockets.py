@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -58,11 +58,11 @@ class UserConnection(Connection):
 
     def entries(self, entries: Sequence[Entry]) -> None:
         """See `hub.ViewerPort`."""
-        self.perform(self.session.entries(entries, wall_ms()))
+        self.contained(lambda: self.session.entries(entries, wall_ms()))
 
     def relay(self, frame: bytes) -> None:
         """See `hub.ViewerPort`."""
-        self.perform(self.session.relayed(frame, wall_ms()))
+        self.contained(lambda: self.session.relayed(frame, wall_ms()))
 
     async def _do(self, action: Action) -> None:
         match action:
@@ -146,6 +146,10 @@ class AgentConnection(Connection):
     def session(self) -> AgentSession:
         """Its session."""
         return self._agent_session
+
+    def tell(self, work: Callable[[AgentSession], Sequence[Action]]) -> None:
+        """See `hub.AgentPort`."""
+        self.contained(lambda: work(self.session))
 
     def _may_write(self) -> bool:
         return not self._gateway.ended_by_pause()
@@ -249,7 +253,7 @@ class AgentConnection(Connection):
 
     def _passed(self, ref: str) -> None:
         """The journal is past a send and gave no answer."""
-        self.perform(self.session.unanswered(ref, wall_ms()))
+        self.tell(lambda session: session.unanswered(ref, wall_ms()))
 
     def _failed(self, submit: SubmitFrame, error: ProtocolError) -> None:
         if submit.ref is not None:
@@ -260,9 +264,9 @@ class AgentConnection(Connection):
         """What the journal says of a send that waits for its ack."""
         event = entry.event
         if isinstance(event, FrameCommitted | Duplicate):
-            self.perform(self.session.committed(event, entry.timestamp, wall_ms()))
+            self.tell(lambda session: session.committed(event, entry.timestamp, wall_ms()))
         elif isinstance(event, Refused):
-            self.perform(self.session.refused(event, wall_ms()))
+            self.tell(lambda session: session.refused(event, wall_ms()))
 
     async def _gone(self) -> None:
         self._gateway.hub.disconnect(self.session.member)

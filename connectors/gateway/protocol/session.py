@@ -108,6 +108,11 @@ class Session:
             raise RuntimeError("no hello was accepted yet")
         return self._claims
 
+    @property
+    def channel(self) -> str | None:
+        """The channel that its token is of; None before an accepted hello."""
+        return self._claims.channel if self._claims is not None else None
+
     # --------------------------------------------------------------------------------------------------- inputs
     def receive(self, raw: str | bytes, now: int) -> list[Action]:
         """Text from the peer."""

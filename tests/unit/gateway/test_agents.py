@@ -10,9 +10,11 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from connectors.gateway.ports import Unavailable
+from connectors.gateway.protocol.actions import Action, Write
+from connectors.gateway.protocol.agent import AgentSession
 from connectors.gateway.protocol.parse import UserMessage
-from streams.core.commands import CommitFrame, Leave
-from streams.core.events import FrameCommitted
+from streams.core.commands import CommitFrame, CommitTurn, Leave
+from streams.core.events import FrameCommitted, Turn
 from streams.core.state import REFUSALS_WRITTEN
 from streams.runtime.signals import Goodbye
 from tests.support.gateway_world import Peer, Served, World, serve, settings_for
@@ -552,3 +554,101 @@ async def test_a_gateway_that_a_partition_lost_count_of_is_asked_for_its_members
             await served.say(conversation, token, "hello")
             turns = [f for a in (agent, second) for f in await a.settled() if f["type"] == "text"]
             assert len(turns) == 1
+
+
+async def test_after_a_pause_nothing_that_was_queued_is_written_to_any_agent(served: Served) -> None:
+    async with served.agent("a") as one, served.agent("b") as two:
+        for agent in (one, two):
+            await agent.settled()
+        served.gateway._guard._beaten_at -= served.gateway.settings.member_ttl_ms
+        for connection in list(served.gateway._connections):
+            connection.perform([Write(b'{"type":"heartbeat"}')])
+        for agent in (one, two):
+            code, _, frames = await agent.ended()
+            assert (code, frames) == (1012, [])
+
+
+async def test_a_connection_that_fails_ends_alone(
+    world: World, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation, token = await served.conversation()
+    async with served.agent("a") as one, served.agent("b") as two, served.socket(token, {"watermark": 0}) as person:
+        await person.until("welcome")
+
+        def fail(session: AgentSession, *args: Any, **kwargs: Any) -> list[Action]:
+            if session.member == one.member:
+                raise RuntimeError("a mistake of ours")
+            return given(session, *args, **kwargs)
+
+        given = AgentSession.run_given
+        monkeypatch.setattr(AgentSession, "run_given", fail)
+        assert (await served.say(conversation, token, "hello")).status_code == 201
+        assert (await one.ended())[0] == 1011
+        assert (await two.until("text"))["data"]["text"] == "hello"
+        assert (await person.until("text"))["data"]["text"] == "hello"
+
+
+async def test_a_connection_whose_frames_cannot_be_submitted_ends_and_its_member_leaves(
+    world: World, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation, _ = await served.conversation()
+    async with served.agent() as agent:
+        await agent.settled()
+        send = world.send
+
+        async def fail(command: Any, **kwargs: Any) -> Any:
+            if isinstance(command, CommitFrame):
+                raise TypeError("a mistake of ours")
+            return await send(command, **kwargs)
+
+        monkeypatch.setattr(world, "send", fail)
+        await agent.say(conversation, {"type": "text", "clientId": "p.1", "data": {"text": "x"}})
+        assert (await agent.ended())[0] == 1011
+        while agent.member in served.gateway.membership.members:
+            await served.http.get("/healthz")
+    assert any(isinstance(command, Leave) for command in world.commands)
+
+
+async def test_what_another_writer_stored_and_is_no_json_is_shown_as_json(world: World, served: Served) -> None:
+    conversation, token = await served.conversation()
+    turn = Turn(
+        id="i", sender="ann", channel="web", type="receipt", data="{", metadata="[", meta='"x"', key="k", client_id="k"
+    )
+    async with served.agent() as agent, served.socket(token, {"watermark": 0}) as person:
+        await person.until("welcome")
+        await world.send(CommitTurn(at=0, timestamp=0, ref="r", conversation_id=conversation, turn=turn))
+        assert (await agent.until("receipt"))["data"] == {}
+        assert (await person.until("receipt"))["data"] == {}
+        answer = await served.http.get(
+            f"/api/v1/converger/conversations/{conversation}/activities", headers={"authorization": f"Bearer {token}"}
+        )
+        assert [each["text"] for each in answer.json()["activities"]] == [None]
+
+
+async def test_agents_and_people_of_a_channel_that_is_ended_are_sent_away(served: Served) -> None:
+    _, token = await served.conversation()
+    async with served.agent() as agent, served.socket(token, {"watermark": 0}) as person:
+        await person.until("welcome")
+        newer = json.loads(served.store.document_text) | {"version": 2}
+        for channel in newer["channels"]:
+            channel["active"] = channel["id"] == "web"
+        served.store.document_text, served.store.version = json.dumps(newer), 2
+        await served.gateway.directory._refresh_document()
+        code, _, frames = await agent.ended()
+        assert (code, frames[-1]["data"]["code"]) == (4403, "channel_inactive")
+        await person.settled()
+
+
+async def test_draining_waits_for_requests_that_are_being_answered(world: World) -> None:
+    async with serve(world, settings_for(drain_budget_ms=5_000)) as served:
+        conversation, token = await served.conversation()
+        world.stop(served.gateway.partition_of(conversation))
+        saying = asyncio.create_task(served.say(conversation, token, "hello"))
+        while not any(isinstance(command, CommitTurn) for command in world.commands):
+            await served.http.get("/healthz")
+        draining = asyncio.create_task(served.gateway.drain())
+        assert (await served.http.get("/readyz")).status_code == 503
+        assert not draining.done()
+        world.go_on(served.gateway.partition_of(conversation))
+        assert (await saying).status_code == 201
+        await draining
