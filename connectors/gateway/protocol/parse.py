@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, NoReturn
 
 import msgspec
@@ -17,6 +19,9 @@ MESSAGE_TYPE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 CLIENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
 ERROR_CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 MAX_ID = 256
+# Objects and arrays within one another. A reader's parser has a bound of its own (Python's `json`: 1,000 less the depth
+# of its caller), and one of the public clients ends on a frame that it cannot parse.
+MAX_DEPTH = 100
 
 # Frame types that the protocol keeps for itself: none of them may be a message, `text` apart.
 RESERVED = frozenset(
@@ -93,6 +98,8 @@ def decode_object(raw: str | bytes, *, replace: bool = False) -> dict[str, Any]:
     value = _decode(raw)
     if not isinstance(value, dict):
         raise ProtocolError("bad_request", "a frame must be a JSON object")
+    if _brackets(raw) > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
+        raise ProtocolError("bad_request", f"objects and arrays are nested deeper than {MAX_DEPTH} levels")
     # An unstorable character can only come in as an escape: most frames have none, and are not walked.
     if ("\\u" in raw) if isinstance(raw, str) else (b"\\u" in raw):
         return _cleaned(value, "") if replace else _refuse_unstorable(value)
@@ -105,13 +112,34 @@ def _decode(raw: str | bytes) -> Any:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         # msgspec refuses lone surrogates, which deserve an error of their own (or a replacement).
         try:
-            return json.loads(raw, parse_constant=_no_constant)
+            return json.loads(raw, parse_constant=_no_constant, parse_float=_finite)
         except (ValueError, RecursionError) as error:
             raise ProtocolError("bad_request", f"not valid JSON: {error}"[:200]) from None
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
+
+
+def _finite(text: str) -> float:
+    """A number that JSON can say again: infinity would be stored as null."""
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"the number {text[:12]}… is too large")
+    return value
+
+
+def _brackets(raw: str | bytes) -> int:
+    """At least as many as there are objects and arrays: most frames have few, and their depth need not be looked at."""
+    return raw.count("{") + raw.count("[") if isinstance(raw, str) else raw.count(b"{") + raw.count(b"[")
+
+
+def _deeper_than(value: Any, depth: int) -> bool:
+    level = [value]
+    for _ in range(depth):
+        items = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
+        level = [item for item in items if isinstance(item, dict | list)]
+    return bool(level)
 
 
 def _cleaned(value: Any, path: str) -> Any:

@@ -111,6 +111,8 @@ async def test_messages_without_a_key_are_each_stored(world: World, served: Serv
         (b'\xff{"text":"x"}', (400, "bad_request"), "UTF-8"),
         (b'{"text":NaN}', (400, "bad_request"), "NaN"),
         (b"[" * 100_000, (400, "bad_request"), "JSON"),
+        (b'{"text":"x","channelData":' + b'{"a":' * 99 + b"[]" + b"}" * 100, (400, "bad_request"), "100 levels"),
+        (b'{"text":"x","channelData":{"a":1e999}}', (400, "bad_request"), "too large"),
         (b"{}", (422, "invalid_message"), "text"),
         (b'{"text":7}', (422, "invalid_message"), "text"),
         (b'{"text":"a\\u0000b"}', (422, "invalid_message"), "text"),
