@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -140,11 +140,11 @@ class Client:
                 raise failure
             await asyncio.sleep(delay)
 
-    def frames(self, path: str, token: Callable[[], Token], *, after: int) -> Frames:
+    def frames(self, path: str, token: Callable[[], Awaitable[Token]], *, after: int) -> Frames:
         """What a viewer sees of an event stream; closed with this client."""
 
         async def connect(seen: int) -> httpx.Response:
-            headers = {"Accept": "text/event-stream", "Authorization": f"Bearer {token().value}"}
+            headers = {"Accept": "text/event-stream", "Authorization": f"Bearer {(await token()).value}"}
             if seen:
                 headers["Last-Event-ID"] = str(seen)
             return await self._http.send(
@@ -201,10 +201,11 @@ class Conversation:
     def frames(self, *, after: int = 0) -> Frames:
         """Everything that a viewer gets, numbered frames after `after` each once and in order, without end.
 
-        Reconnects by itself and goes on behind the last number seen. Raises `Unauthorized` when the token ends.
+        Reconnects by itself and goes on behind the last number seen, with a fresh token when its own is about to end.
+        Raises `Unauthorized` when none can be had.
         """
         path = f"/v1/conversations/{quote(self.id, safe='')}/stream"
-        return self._client.frames(path, lambda: self._token, after=after)
+        return self._client.frames(path, self._good_token, after=after)
 
     def messages(self, *, after: int = 0) -> Messages:
         """Whole messages: streamed answers joined, those of a lost owner left out."""
@@ -212,12 +213,17 @@ class Conversation:
 
     async def _request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         full = f"{API_PATH}/conversations/{quote(self.id, safe='')}{path}"
-        if self._token.expires is not None and self._token.expires - time.monotonic() < TOKEN_MARGIN_S:
-            self._token = await self._client.token_for(self.id)
+        token = await self._good_token()
         try:
-            return await self._client.request(method, full, self._token, **arguments)
+            return await self._client.request(method, full, token, **arguments)
         except Unauthorized as error:
             if error.code != "token_expired":
                 raise
             self._token = await self._client.token_for(self.id)
             return await self._client.request(method, full, self._token, **arguments)
+
+    async def _good_token(self) -> Token:
+        """Its token, or a fresh one when that is about to end."""
+        if self._token.expires is not None and self._token.expires - time.monotonic() < TOKEN_MARGIN_S:
+            self._token = await self._client.token_for(self.id)
+        return self._token

@@ -103,6 +103,8 @@ class Link:
         self.connection: str | None = None
         """The gateway's id for the current or last connection: the member's id in the log."""
         self.max_frame_bytes = FRAME_BYTES
+        self._refreshed: asyncio.Queue[float | None] = asyncio.Queue()
+        """When a renewed token ends, as the gateway says it, for `_renew`."""
 
     async def run(self) -> None:
         """Until `close()`. Raises `Unauthorized` or `ProtocolViolation` when the gateway refuses for good."""
@@ -180,7 +182,7 @@ class Link:
             self._up.set()
             await self._peer.welcomed()
             async for raw in socket:
-                self._peer.received(parse(raw))
+                self._received(parse(raw))
         except ConnectionClosed:
             pass  # told by the close code below
         except TimeoutError:
@@ -206,6 +208,13 @@ class Link:
                     return data if isinstance(data, dict) else {}
                 self._peer.received(frame)
 
+    def _received(self, frame: Frame) -> None:
+        if frame.get("type") == "tokenRefreshed":
+            data = frame.get("data")
+            self._refreshed.put_nowait(_expiry(data if isinstance(data, dict) else {}))
+        else:
+            self._peer.received(frame)
+
     def _take(self, welcome: Frame) -> None:
         name = welcome.get("connectionId")
         self.connection = name if isinstance(name, str) else None
@@ -230,8 +239,10 @@ class Link:
             await asyncio.sleep(max(left - REFRESH_BEFORE_S, left / 2, 0.0))
             try:
                 token = await self._tokens.get(url)
+                self._refreshed = asyncio.Queue()
                 await socket.send(dump({"type": "auth", "token": token.value}))
-                expires = token.expires
+                # A refusal leaves this waiting: the connection then ends with the old token, and the next begins anew.
+                expires = token.expires if token.expires is not None else await self._refreshed.get()
             except ConnectionClosed:
                 return
             except TurnlogError as error:

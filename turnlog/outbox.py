@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from turnlog.errors import AckTimeout, Fenced, InvalidRequest, TurnlogError, Unavailable, error_of
+from turnlog.errors import AckTimeout, InvalidRequest, TurnlogError, Unavailable, error_of
 from turnlog.link import Link
 from turnlog.run import Run
 from turnlog.wire import Frame, dump
@@ -92,7 +92,7 @@ class Outbox:
         for entry in list(self._unacked.values()):
             try:
                 await self.frame(entry.run, entry.frame)
-            except Fenced as error:
+            except TurnlogError as error:  # fenced, or too large for the gateway of this connection
                 _settle(entry.done, error)
 
     def acked(self, conversation: str, ack: Frame) -> None:

@@ -522,6 +522,25 @@ async def test_a_frame_above_the_gateways_limit_is_refused_before_it_is_sent(
     assert "the gateway takes at most 1000" in caplog.text
 
 
+async def test_a_message_too_large_for_the_next_gateway_fails_its_run_and_not_the_agent(
+    gateway: ScriptedGateway,
+) -> None:
+    agent = agent_of(gateway)
+
+    @agent.on_turn
+    async def answer(turn: Turn) -> str:
+        return "x" * 2_000 if turn.text == "long" else "short"
+
+    async with serving(agent, gateway) as first:
+        await first.turn("c1", "long", seq=1)
+        await first.until("c1", type="text")
+        await first.close(1012)
+        second = await gateway.welcomed(limits={"maxFrameBytes": 1_000})
+        await second.until("c1", type="run", data={"status": "error"})
+        await second.turn("c2", "hi", seq=1)
+        await second.until("c2", type="text")
+
+
 async def test_stop_lets_what_runs_finish_and_starts_nothing_more(gateway: ScriptedGateway) -> None:
     agent = agent_of(gateway)
     hold = asyncio.Event()
@@ -651,6 +670,20 @@ async def test_a_token_is_renewed_on_the_open_connection_before_it_ends(gateway:
     echo(agent)
     async with serving(agent, gateway, expiresAt=1) as peer:  # ended long ago: renewed at once
         assert await peer.receive() == {"type": "auth", "token": "t-2"}
+
+
+async def test_a_token_whose_life_only_the_gateway_knows_is_renewed_again_and_again(gateway: ScriptedGateway) -> None:
+    tokens = iter(["t-1", "t-2", "t-3"])
+
+    async def fetch() -> str:
+        return next(tokens)
+
+    agent = agent_of(gateway, token=None, get_token=fetch)
+    echo(agent)
+    async with serving(agent, gateway, expiresAt=1) as peer:
+        assert await peer.receive() == {"type": "auth", "token": "t-2"}
+        await peer.send({"type": "tokenRefreshed", "data": {"expiresAt": 1}})
+        assert await peer.receive() == {"type": "auth", "token": "t-3"}
 
 
 async def test_pings_keep_to_half_of_the_idle_time_out(gateway: ScriptedGateway) -> None:

@@ -159,6 +159,17 @@ async def test_frames_go_on_behind_the_last_one_seen_over_lost_connections() -> 
     assert [asked.headers.get("last-event-id") for asked in http.asked[2:]] == [None, "2", "2"]
 
 
+async def test_frames_go_on_with_a_fresh_token_when_theirs_is_about_to_end() -> None:
+    bound = Answer(201, {"conversationId": "c/1", "token": "ends-soon", "expires_in": 1})
+    fresh = Answer(200, {"conversationId": "c/1", "token": "fresh", "expires_in": 1800})
+    script = (TOKEN, bound, TOKEN, fresh, sse(said(1, "a")), sse(said(2, "b")))
+    async with scripted_http(*script) as http, Client(http.url, channel_secret="s3cret", user="ana") as client:
+        frames = (await client.open()).frames()
+        assert [(await anext(frames)).seq for _ in range(2)] == [1, 2]
+    asked = [asked.headers["authorization"] for asked in http.asked if asked.path.endswith("/stream")]
+    assert asked == ["Bearer fresh", "Bearer fresh"]
+
+
 async def test_a_missing_number_is_asked_for_again() -> None:
     never_ending = {"Content-Length": "100000"}  # so that only the gap can make the client come back
     gap = sse(said(1, "a"), said(3, "c"))
