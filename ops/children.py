@@ -99,16 +99,13 @@ class Child:
     async def start(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Start the process and wait for its ready line. `ChildFailed` if it ends first or takes too long."""
         self._become(ChildState.STARTING)
-        _rotate(self.plan.log)
-        with self.plan.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self.plan.command,
-                stdin=asyncio.subprocess.PIPE,  # the child's lifeline: it ends when this process does
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, **self.plan.environment},
-                start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the children in order
-            )
+        try:
+            await self._spawn()
+        except BaseException as error:
+            self._become(ChildState.DOWN)
+            if not isinstance(error, OSError):
+                raise
+            raise ChildFailed(f"{self.plan.name} could not be started: {error}") from error
         try:
             async with asyncio.timeout(timeout_s):
                 self.ready = await self._ready_line()
@@ -120,6 +117,18 @@ class Child:
             raise
         self._drain = asyncio.create_task(self._copy_stdout(), name=f"{self.plan.name} stdout")
         self._become(ChildState.READY)
+
+    async def _spawn(self) -> None:
+        _rotate(self.plan.log)
+        with self.plan.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self.plan.command,
+                stdin=asyncio.subprocess.PIPE,  # the child's lifeline: it ends when this process does
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **self.plan.environment},
+                start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the children in order
+            )
 
     async def _end_failed_start(self) -> None:
         self._signal(signal.SIGKILL)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,32 @@ async def test_one_that_cannot_start_again_is_tried_until_it_can(tmp_path: Path)
     supervisor.cancel()
     await asyncio.wait({supervisor})
     assert await flaky.stop(10)
+
+
+async def test_one_that_cannot_be_spawned_is_an_error_and_tried_again_where_it_ran_before(tmp_path: Path) -> None:
+    """No process can be made now, or its program is being replaced: whoever supervises it must not give up."""
+    told: list[str] = []
+    moved = child(tmp_path, GOOD, told)
+    await moved.start()
+    good = moved.plan
+    moved.plan = replace(good, command=[str(tmp_path / "nowhere")])
+    supervisor = asyncio.create_task(moved.supervise())
+    os.kill(moved.pid, signal.SIGKILL)
+    await until(lambda: any("could not be started" in line for line in told))
+    moved.plan = good
+    await until(lambda: moved.restarts == 1)
+    supervisor.cancel()
+    await asyncio.wait({supervisor})
+    assert await moved.stop(10)
+
+
+async def test_one_whose_start_is_cancelled_before_there_is_a_process_can_be_stopped(tmp_path: Path) -> None:
+    never = child(tmp_path, GOOD, [])
+    starting = asyncio.create_task(never.start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait({starting})
+    assert await never.stop(10)
 
 
 def test_a_child_ends_with_its_parent_however_that_ends() -> None:
