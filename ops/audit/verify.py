@@ -58,6 +58,13 @@ async def verify_cluster(settings: Settings, scope: Scope, notify: Notify) -> Ve
             audit = PartitionAudit(partition, source, checkpoint, findings, scope.conversation)
             undo.callback(audit.close)
             tally.add(await audit.run(_progress(notify, partition, count, source.end)))
+            if audit.uncompared:
+                notify(
+                    f"partition {partition}: the intake of {audit.uncompared:,} batches is kept no longer; what they "
+                    "consumed was not compared with their outcomes (invariant 11)"
+                )
+    if scope.conversation is not None and not tally.events and not findings.count:
+        raise CouldNotVerify(f"the journal has nothing of a conversation {scope.conversation}")
     return Verdict(tally, findings)
 
 
@@ -115,6 +122,8 @@ class PartitionAudit:
             self._holds,
         )
         self._lsn = 0
+        self.uncompared = 0
+        """Batches whose intake is kept no longer."""
 
     def close(self) -> None:
         """Remove what lies on disk."""
@@ -149,6 +158,7 @@ class PartitionAudit:
         if isinstance(entry.event, BatchCommitted):
             taken = await self._source.taken(covered, self._consumed.covered)
             if taken is None:
+                self.uncompared += 1
                 self._consumed.skip()
             else:
                 self._report(Consumed.invariant, entry, self._consumed.account(*taken))

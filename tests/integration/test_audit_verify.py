@@ -81,6 +81,24 @@ async def test_one_conversation_is_told_of_alone(place: Deployment) -> None:
     assert (verdict.ok, verdict.tally.turns) == (True, 1)
 
 
+async def test_a_conversation_that_is_not_there_cannot_be_verified(place: Deployment) -> None:
+    ended = await turnlog_async("audit", "verify", "--conversation", "no-such", environment=of(place))
+    assert (ended.code, ended.out) == (2, "")
+    assert "nothing of a conversation no-such" in ended.err
+
+
+async def test_an_intake_that_is_kept_no_longer_is_told(place: Deployment) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=place.settings.kafka)
+    await admin.start()
+    try:
+        await admin.delete_records({TopicPartition(place.topics.turns, 0): RecordsToDelete(before_offset=1)})
+    finally:
+        await admin.close()
+    told: list[str] = []
+    assert (await verify_cluster(place.settings, Scope(), told.append)).ok
+    assert [line for line in told if line.startswith("partition 0") and "(invariant 11)" in line]
+
+
 async def test_a_repeated_record_is_found(place: Deployment) -> None:
     partition, entry = await last_turn(place)
     await append(place, partition, entry)
