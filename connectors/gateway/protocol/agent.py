@@ -28,6 +28,8 @@ from connectors.gateway.protocol.session import PROTOCOL, Scope, Session, State
 from streams.core.events import Duplicate, Entry, FrameCommitted, Refused, RefusedReason, RunStatus
 
 GROUP_MAX = 64
+# `<conversation>/<turn's seq>/<channel>/<group>`.
+RUN_ID_MAX = 3 * MAX_ID
 WATERMARKS_MAX = limits.MAX_CONVERSATIONS
 # Sends of one connection that wait for their outcome. An agent's connection serves a whole channel.
 IN_FLIGHT_MAX = 1_000
@@ -157,7 +159,8 @@ class AgentSession(Session):
         memory = self._remember(conversation_id)
         if adopted:
             memory.turn = max(memory.turn, turn_seq)
-        else:
+        elif all((wanted.run_id, wanted.turn_seq) != (run_id, turn_seq) for wanted in memory.waiting):
+            # Else it was here a moment ago, and is being fetched still.
             memory.waiting.append(Waiting(run_id, turn_seq, None, fresh=False))
             self._ask(FetchTurn(conversation_id, turn_seq))
         return self._drain()
@@ -341,6 +344,7 @@ class AgentSession(Session):
 
     def _submit(self, conversation_id: str, frame: dict[str, Any]) -> None:
         parsed = parse_agent_frame(frame, self._new_id)
+        run_id, run_epoch = _run_named(frame)
         ref = None
         if parsed.client_id is not None:
             if len(self._pending) >= IN_FLIGHT_MAX:
@@ -351,13 +355,12 @@ class AgentSession(Session):
                 )
             ref = self._mint()
             self._pending[ref] = (conversation_id, parsed.client_id)
-        run_id, run_epoch = frame.get("run"), frame.get("runEpoch")
         submit = SubmitFrame(
             conversation_id=conversation_id,
             frame=parsed,
             ref=ref,
-            run_id=run_id if isinstance(run_id, str) and 0 < len(run_id) <= 3 * MAX_ID else None,
-            run_epoch=run_epoch if isinstance(run_epoch, int) and 0 < run_epoch < 2**31 else None,
+            run_id=run_id,
+            run_epoch=run_epoch,
             delivered_seq=self._memory[conversation_id].turn if conversation_id in self._memory else 0,
         )
         partition = self._partition_of(conversation_id)
@@ -444,6 +447,18 @@ class AgentSession(Session):
 
 def _of(entry: Entry) -> str:
     return turn_of(entry).conversation_id or ""
+
+
+def _run_named(frame: dict[str, Any]) -> tuple[str | None, int | None]:
+    """The run that a frame names, and its epoch. Raises for what can name none: read as no name, a zombie's frame would
+    pass for one that belongs to no run."""
+    run_id, run_epoch = frame.get("run"), frame.get("runEpoch")
+    if run_id is not None and not (isinstance(run_id, str) and 0 < len(run_id) <= RUN_ID_MAX):
+        raise ProtocolError("invalid_message", f"run: the run's id, a string of 1 to {RUN_ID_MAX} characters")
+    whole = isinstance(run_epoch, int) and not isinstance(run_epoch, bool)
+    if run_epoch is not None and not (whole and 0 < run_epoch < 2**31):
+        raise ProtocolError("invalid_message", "runEpoch: must be an integer, 1 or above")
+    return run_id, run_epoch
 
 
 def _enveloped(conversation_id: str, frame: bytes) -> bytes:

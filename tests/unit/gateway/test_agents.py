@@ -290,6 +290,8 @@ async def test_what_an_agent_sends_is_stored_without_unstorable_characters(serve
         ({"type": "read", "watermark": -1}, "invalid_watermark", "watermark"),
         ({"type": "welcome", "clientId": "c", "data": {}}, "bad_request", "welcome"),
         ({"type": "text", "clientId": "c", "data": {"text": "x" * 70_000}}, "payload_too_large", "text"),
+        ({"type": "text", "clientId": "c", "data": {"text": "x"}, "run": "r" * 1_000}, "invalid_message", "run"),
+        ({"type": "text", "clientId": "c", "data": {"text": "x"}, "runEpoch": 0}, "invalid_message", "runEpoch"),
         ({"clientId": "c"}, "bad_request", "type"),
     ],
 )

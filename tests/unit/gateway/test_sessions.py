@@ -170,6 +170,15 @@ def test_a_turn_that_is_being_fetched_is_not_overtaken() -> None:
     assert seqs(session.fetched("conv", 1, turn(1), NOW)) == [1, 2, 3]
 
 
+def test_a_run_that_went_and_came_back_while_its_turn_was_fetched_is_given_once() -> None:
+    session = agent()
+    session.run_taken_over("conv/1/g", 2, "conv", 1, adopted=False, now=NOW)
+    session.run_lost("conv/1/g", NOW)
+    session.run_taken_over("conv/1/g", 4, "conv", 1, adopted=False, now=NOW)
+    given = written(session.fetched("conv", 1, turn(1), NOW)) + written(session.fetched("conv", 1, turn(1), NOW))
+    assert [(frame["seq"], frame["runEpoch"]) for frame in given] == [(1, 4)]
+
+
 def test_a_run_that_ended_while_its_turn_was_fetched_is_not_given() -> None:
     session = agent()
     session.run_taken_over("conv/1/g", 2, "conv", 1, adopted=False, now=NOW)
