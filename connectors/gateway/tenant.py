@@ -49,8 +49,8 @@ async def list_conversations(gateway: Gateway, request: Request) -> Response:
         limit=http.number(request, "limit", PAGE_DEFAULT, low=1, high=PAGE_MAX),
         cursor=request.query_params.get("cursor") or None,
         status=STATUSES[status] if status is not None else None,
-        channel=request.query_params.get("channel_id") or None,
-        external_id=request.query_params.get("external_id") or None,
+        channel=_filter(request, "channel_id"),
+        external_id=_filter(request, "external_id"),
     )
     found, cursor = await gateway.read_model.conversations(query)
     return json_response(
@@ -59,6 +59,13 @@ async def list_conversations(gateway: Gateway, request: Request) -> Response:
             "meta": {"next_cursor": cursor, "has_more": cursor is not None, "limit": query.limit},
         }
     )
+
+
+def _filter(request: Request, name: str) -> str | None:
+    value = request.query_params.get(name) or None
+    if value is not None and "\0" in value:
+        raise ProtocolError("bad_request", f"{name}: a NUL character, which nothing stored has")
+    return value
 
 
 async def get_conversation(gateway: Gateway, request: Request) -> Response:

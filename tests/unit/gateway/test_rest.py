@@ -284,6 +284,13 @@ async def test_the_tenant_api_needs_its_key(served: Served) -> None:
         assert code(await served.http.get("/api/v1/conversations", headers=headers)) == (401, "unauthorized")
 
 
+@pytest.mark.parametrize("name", ["channel_id", "external_id"])
+async def test_a_filter_that_no_store_can_be_asked_for_is_refused_by_name(served: Served, name: str) -> None:
+    answer = await served.http.get("/api/v1/conversations", headers={"x-api-key": API_KEY}, params={name: "a\0b"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
+    assert answer.json()["error"]["message"].startswith(name)
+
+
 async def test_the_tenant_api_reads_and_writes_any_conversation(served: Served) -> None:
     conversation, _ = await served.conversation("ann")
     headers, path = {"x-api-key": API_KEY}, f"/api/v1/conversations/{conversation}"
