@@ -15,6 +15,7 @@ async def test_turns_go_through_a_worker_in_the_registrys_wire_format(settings: 
         async with deployment(settings.model_copy(update={"schema_registry": address}), 1) as place:
             async with place.worker():
                 await place.furnish(MEMBER)
+                await place.furnished(MEMBER)
                 await place.open("c")
                 await place.turn("c", "good morning")
                 await place.garbage(place.topics.turns, 0, b"\0\0\0\0\x63 an id that nobody registered")

@@ -57,7 +57,7 @@ async def test_the_pages_of_a_worker_tell_how_it_is(place: Deployment) -> None:
 async def test_two_workers_share_a_third_gets_its_part_and_one_that_leaves_hands_its_part_back(
     place: Deployment,
 ) -> None:
-    talk = Talk(place)
+    talk = Talk(place, worked=False)
     async with place.worker() as (_, first):
         await until_shared(place, {first: 4})
         async with place.worker() as (_, second):
@@ -119,6 +119,7 @@ async def test_garbage_in_each_intake_topic_becomes_dead_letters_and_the_partiti
     async with place.worker() as (running, _):
         topics = place.topics
         await place.furnish(MEMBER)
+        await place.furnished(MEMBER)
         await place.open("c1")
         home = place.home("c1")
         for topic in (topics.turns, topics.frames, topics.membership):

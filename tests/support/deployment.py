@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from streams.core.commands import ApplyConfig, Command, CommitTurn, Join, OpenConversation
-from streams.core.events import Entry, Turn, TurnCommitted
+from streams.core.events import Entry, MemberJoined, Turn, TurnCommitted
 from streams.core.fold import evolve
 from streams.core.state import Partition
 from streams.fence.migrate import migrate
@@ -68,6 +68,18 @@ class Deployment:
             await self.say(
                 Join(at=0, timestamp=0, gateway=GATEWAY, n=self._n, member=member, channel="agents", group=GROUP)
             )
+
+    async def furnished(self, member: str) -> None:
+        """Wait until every partition knows the member: what is said before, a worker may take before the document."""
+
+        async def known() -> bool:
+            of_each = (await self.journal()).values()
+            return all(
+                any(isinstance(e.event, MemberJoined) and e.event.member == member for e in entries)
+                for entries in of_each
+            )
+
+        await until(known, limit_s=PATIENCE_S)
 
     async def beat(self) -> None:
         await self.say(Heartbeat(gateway=GATEWAY, n=self._n, config_version=1))
@@ -169,16 +181,22 @@ async def deployment(settings: Settings, partitions: int) -> AsyncIterator[Deplo
 
 
 class Talk:
-    """Turns in several conversations, written one after the other until stopped; each key is said twice."""
+    """Turns in several conversations, written one after the other until stopped; each key is said twice.
 
-    def __init__(self, place: Deployment, conversations: int = 12) -> None:
+    `worked`: a worker runs already. Without one, all of it waits in the intake, where the document comes first.
+    """
+
+    def __init__(self, place: Deployment, conversations: int = 12, *, worked: bool = True) -> None:
         self.said: dict[str, list[str]] = {f"c{n}": [] for n in range(conversations)}
         self._place = place
+        self._worked = worked
         self._going = True
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         await self._place.furnish(MEMBER)
+        if self._worked:
+            await self._place.furnished(MEMBER)
         for conversation in self.said:
             await self._place.open(conversation)
         number = 0
