@@ -164,7 +164,7 @@ class PostgresLeases:
         self._locked = bool(row and row[0])
 
     async def _look_for_dead(self, connection: AsyncConnection[Any], workers: Iterable[str]) -> None:
-        """Learn which of `workers` lost the lock that this session has seen them hold."""
+        """Learn which of `workers` lost the lock that this session has seen them hold, and let everybody know."""
         if not self._locked:
             await self._take_lock(connection)
         cursor = await connection.execute(QUERIES["locks_held"])
@@ -173,8 +173,9 @@ class PostgresLeases:
             if lock_key(worker) in held:
                 self._seen_held.add(worker)
                 self._dead.discard(worker)  # it was cut off and came back: alive
-            elif worker in self._seen_held:
+            elif worker in self._seen_held and worker not in self._dead:
                 self._dead.add(worker)
+                await connection.execute(QUERIES["expire_worker"], {"worker": worker})
 
     async def _try_claim(self, connection: AsyncConnection[Any], partition: int, dead: HeldBy | None) -> Lease | None:
         parameters = {

@@ -136,7 +136,12 @@ class MemoryLeases:
         if worker in self._store.sessions:
             self._seen_held.add(worker)
             return False
-        return worker in self._seen_held
+        if worker not in self._seen_held:
+            return False
+        if worker in self._store.workers:
+            expires_at, draining = self._store.workers[worker]
+            self._store.workers[worker] = (min(expires_at, self._store.now_ms), draining)
+        return True
 
     def _held_by(self, partition: int, row: LeaseRow) -> HeldBy:
         left = row.expires_at - self._store.now_ms

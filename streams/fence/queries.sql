@@ -19,6 +19,10 @@ ON CONFLICT (id) DO UPDATE SET expires_at = clock_timestamp() + %(ttl)s;
 -- forget_old_workers: Drop rows of processes that ended long ago; their ids never come back.
 DELETE FROM workers WHERE expires_at < clock_timestamp() - interval '1 day';
 
+-- expire_worker: It was seen dead. One that starts after it cannot see that, and would leave it a share. One that was
+-- only cut off is back with its next heartbeat.
+UPDATE workers SET expires_at = least(expires_at, clock_timestamp()) WHERE id = %(worker)s;
+
 -- unregister_worker: This worker is gone for good.
 DELETE FROM workers WHERE id = %(worker)s;
 

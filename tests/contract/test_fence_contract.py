@@ -349,6 +349,16 @@ async def test_a_lock_never_seen_held_proves_nothing(store: Store) -> None:
     assert [row.live for row in await c.workers()] == [True, True]
 
 
+async def test_a_death_that_one_has_seen_is_known_to_those_who_start_later(store: Store) -> None:
+    """Else the newcomer leaves the dead one a share that nobody runs until its time is up."""
+    _, b = await opened(store, "wk-a", "wk-b")
+    await b.workers()
+    store.kill("wk-a")
+    await b.workers()
+    (c,) = await opened(store, "wk-c")
+    assert [(row.worker, row.live) for row in await c.workers()] == [("wk-a", False), ("wk-b", True), ("wk-c", True)]
+
+
 # ------------------------------------------------------------------------------------------ checkpoint fence
 async def test_the_first_take_finds_no_checkpoint(store: Store) -> None:
     checkpoints = store.checkpoints()
