@@ -292,7 +292,7 @@ class _Parts(msgspec.Struct, frozen=True, kw_only=True):
     frame_type: str
     sender: str
     text: str | None
-    attachments: list[Any] = []
+    attachments: list[Fields] = []
     metadata: Fields = {}
     reply_to: str | None = None
 
@@ -308,7 +308,7 @@ def _parts(event: Event) -> _Parts:
                 frame_type=turn.type,
                 sender=turn.sender,
                 text=turn.text if turn.text is not None else _fallback(data),
-                attachments=data.get("attachments") or [],
+                attachments=_attachments(data),
                 metadata=_object(turn.metadata),
                 reply_to=turn.reply_to,
             )
@@ -322,7 +322,7 @@ def _parts(event: Event) -> _Parts:
                 frame_type=frame.type,
                 sender=event.sender,
                 text=frame.text if frame.text is not None else _fallback(data),
-                attachments=data.get("attachments") or [],
+                attachments=_attachments(data),
                 metadata=_object(frame.metadata),
                 reply_to=reply.get("id") if isinstance(reply, dict) else None,
             )
@@ -340,6 +340,12 @@ def _object(text: str | None) -> Fields:
     except (msgspec.DecodeError, RecursionError):
         return {}  # see `stored`
     return value if isinstance(value, dict) else {}
+
+
+def _attachments(data: Fields) -> list[Fields]:
+    """Those of a text; a renderer of the application's own may mean something else by the name."""
+    found = data.get("attachments")
+    return found if isinstance(found, list) and all(isinstance(each, dict) for each in found) else []
 
 
 def _fallback(data: Fields) -> str | None:
