@@ -37,6 +37,11 @@ from streams.topics import Topics
 
 log = structlog.get_logger(__name__)
 
+# The three intakes are fetched together or not at all: while records of one wait to be taken, the others are not
+# fetched for so long either. By aiokafka's own 0.1 s a writer that is busy for longer would get a turn whose channel,
+# known before it, is still to be fetched. It is a limit, because membership is left untaken while too much is held back.
+ONE_FETCH_S = 2.0
+
 
 def translated(error: BaseException) -> BaseException:
     """A producer's error in the runtime's words. A fenced one's sign is certain; all else leaves the outcome open."""
@@ -172,6 +177,8 @@ class KafkaIntake:
     async def open(self, positions: Positions) -> None:
         self._consumer = consumer(self._bootstrap, self._limit_s)
         await asked(self._consumer.start(), self._limit_s)
+        # aiokafka has no setting for it.
+        self._consumer._fetcher._prefetch_backoff = ONE_FETCH_S
         wanted = dict(zip(self._all, (positions.turns, positions.frames, positions.membership), strict=True))
         kept = await bounds(self._consumer, self._all, self._limit_s)
         for name, position in wanted.items():

@@ -42,9 +42,9 @@ from streams.runtime.writer import StaleLeases, Undecidable, Writer
 
 log = structlog.get_logger(__name__)
 
-# Pauses between writer epochs: 0.1, 0.2, 0.4 … 12.8 s; half of each is random, so that two workers fall out of step.
+# Pauses between writer epochs: 0.1, 0.2, 0.4 … 6.4 s; half of each is random, so that two workers fall out of step.
 BACKOFF_FIRST_S = 0.1
-BACKOFF_DOUBLINGS = 7
+BACKOFF_DOUBLINGS = 6
 # An epoch that ran for so long was a good one: the next pause is the first again.
 GOOD_EPOCH_S = 30.0
 

@@ -292,6 +292,23 @@ async def test_what_membership_held_at_the_opening_comes_before_any_turn(cluster
             keyed += len(polled.turns) + len(polled.frames)
 
 
+async def test_a_turn_never_comes_before_a_change_that_was_there_first_however_busy_the_reader(
+    cluster: Cluster,
+) -> None:
+    source = cluster.intake()
+    await source.open(Positions())
+    await cluster.put(cluster.topics.membership, b"early")
+    await asyncio.sleep(0.4)  # a reader that is busy with a batch: what was fetched meanwhile waits
+    await cluster.put(cluster.topics.membership, b"change")
+    await cluster.put(cluster.topics.turns, b"turn", b"c1")
+    await asyncio.sleep(0.4)
+    changes: list[bytes | None] = []
+    async with asyncio.timeout(10):
+        while not (polled := await source.poll(100, 200, membership=True)).turns:
+            changes += [r.value for r in polled.membership]
+    assert [*changes, *(r.value for r in polled.membership)] == [b"early", b"change"]
+
+
 async def test_turns_are_read_although_membership_is_behind_when_it_is_not_wanted(cluster: Cluster) -> None:
     await cluster.put(cluster.topics.turns, b"turn", b"c1")
     await cluster.put(cluster.topics.membership, b"change")
