@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from tests.support.command import turnlog_async
 from tests.support.people import ROOT, Dialogue, Held, agents, dialogues, given, hold_all
 from tests.support.up import Up, turnlog_up
@@ -29,6 +31,7 @@ def assert_went_well(held: Sequence[Held]) -> None:
         assert len(set(each.ids)) == len(each.ids)
 
 
+@pytest.mark.timeout(1200)
 async def test_five_hundred_dialogues_are_answered_once_in_order_and_the_log_proves_it(tmp_path: Path) -> None:
     with turnlog_up(tmp_path / "data", "--workers", "2", "--gateways", "2") as up:
         all_of = dialogues(DIALOGUES)
