@@ -225,7 +225,7 @@ def parse_message(frame: dict[str, Any]) -> UserMessage:
         metadata=_json_object(frame, "metadata", limits.MAX_METADATA_BYTES),
         meta=_json_object(frame, "meta", limits.MAX_METADATA_BYTES),
         reply_to=_reply_to(frame),
-        client_at=frame["timestamp"] if isinstance(frame.get("timestamp"), int) else None,
+        client_at=_client_at(frame),
     )
 
 
@@ -250,6 +250,13 @@ def _client_id(frame: dict[str, Any]) -> str | None:
     if not isinstance(value, str) or not CLIENT_ID.fullmatch(value):
         raise ProtocolError("invalid_message", "clientId: letters, digits and `._:~-`, at most 128")
     return value
+
+
+def _client_at(frame: dict[str, Any]) -> int | None:
+    """The sender's clock, which decides nothing: what cannot be stored as one counts as absent."""
+    value = frame.get("timestamp")
+    usable = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+    return value if usable else None
 
 
 def _reply_to(frame: dict[str, Any]) -> str | None:

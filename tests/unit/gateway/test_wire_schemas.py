@@ -71,6 +71,14 @@ def test_invalid_examples_are_refused(frame: dict[str, Any]) -> None:
         parse_message(decode_object(json.dumps(frame)))
 
 
+@pytest.mark.parametrize(
+    ("timestamp", "kept"), [(0, 0), (1_750_000_000_000, 1_750_000_000_000), (2**63, None), (-1, None), (True, None)]
+)
+def test_a_clients_timestamp_is_accepted_whatever_it_is(timestamp: Any, kept: int | None) -> None:
+    frame = {"type": "text", "clientId": "c", "data": {"text": "a"}, "timestamp": timestamp}
+    assert parse_message(frame).client_at == kept
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
