@@ -198,10 +198,12 @@ class Intake:
     # ---------------------------------------------------------------------------------------------- membership
     def _merge(self, polled: Polled, resident: Container[str]) -> None:
         """All three by append time. Membership records are few: the others are cut at their times, not sorted in."""
-        keyed, times = _in_time(polled.frames, polled.turns)
+        keyed = (
+            _in_time(polled.frames, polled.turns) if polled.frames and polled.turns else polled.frames or polled.turns
+        )
         start = 0
         for change in polled.membership:
-            cut = bisect_left(times, change.timestamp, start)
+            cut = bisect_left(keyed, change.timestamp, start, key=_timestamp)
             self._keyed_run(keyed[start:cut], polled, resident)
             start = cut
             self._held.append(Held(change, self._membership(change)))
@@ -306,15 +308,12 @@ def _screened(decode: Callable[[Record, int], Decoded], quarantine: frozenset[st
     return screened
 
 
-def _in_time(frames: Sequence[Record], turns: Sequence[Record]) -> tuple[list[Record], list[int]]:
-    """Both topics' records by append time, frames first within a millisecond, and those times.
+def _in_time(frames: Sequence[Record], turns: Sequence[Record]) -> Sequence[Record]:
+    """Both topics' records by append time, frames first within a millisecond.
 
     Each topic keeps its own order whatever its times say: a time before that of an earlier record (a broker's clock was
     set back) counts as that one's.
     """
     records = [*frames, *turns]
     times = [*accumulate(map(_timestamp, frames), max), *accumulate(map(_timestamp, turns), max)]
-    if frames and turns:
-        order = sorted(range(len(records)), key=times.__getitem__)
-        return [records[index] for index in order], [times[index] for index in order]
-    return records, times
+    return [records[index] for index in sorted(range(len(records)), key=times.__getitem__)]

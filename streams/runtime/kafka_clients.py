@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 # The three intakes are fetched together or not at all: while records of one wait to be taken, the others are not
 # fetched for so long either. By aiokafka's own 0.1 s a writer that is busy for longer would get a turn whose channel,
-# known before it, is still to be fetched. It is a limit, because membership is left untaken while too much is held back.
+# known before it, is still to be fetched. It is a limit, because membership is left untaken once too much is held back.
 ONE_FETCH_S = 2.0
 
 
