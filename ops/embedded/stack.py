@@ -81,7 +81,7 @@ class EmbeddedStack:
         """What has ended though nobody stopped it, with the end of its log; None while all is well."""
         if self._supervision is None:
             return None
-        return _told(self._supervision.ended()) or None
+        return _told(self._supervision.ended()) or self._supervision.gone()
 
     def kill_kafka(self) -> None:
         """End the broker as a crash does (SIGKILL); `restart_kafka` starts it again."""

@@ -73,6 +73,12 @@ class Supervision:
         with self._changed:
             return dict(self._ended)
 
+    def gone(self) -> str | None:
+        """What became of the supervisor, if it ended without being asked to; its servers ended with it."""
+        asked = self._process.stdin is None or self._process.stdin.closed
+        with self._changed:
+            return self._gone() if self._over and not asked else None
+
     def wait_running(self) -> dict[str, Ended]:
         """Wait until every server runs or one has ended; the ended ones (none is good news)."""
         with self._changed:
@@ -140,6 +146,7 @@ class Supervision:
             return
         for line in self._process.stdout:
             self._note(json.loads(line))
+        self._process.wait()  # the pipe ends with the process: how it ended is known in a moment
         with self._changed:
             self._over = True
             self._pids.clear()

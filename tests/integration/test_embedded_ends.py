@@ -94,6 +94,14 @@ def test_the_servers_end_when_only_their_supervisor_is_killed(tmp_path: Path) ->
         assert wait_ended(handles, END_S)
 
 
+def test_a_supervisor_that_was_killed_is_a_failure_that_its_parent_is_told_of(tmp_path: Path) -> None:
+    with ops.embedded.start(tmp_path) as stack:
+        assert stack.failure() is None
+        os.kill(stack.supervisor_pid, signal.SIGKILL)
+        assert eventually(lambda: "supervisor is gone (status -9)" in str(stack.failure()), END_S)
+    assert stack.failure() is None
+
+
 def test_a_parent_that_is_killed_before_the_stack_is_ready_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.support.stack_holder", str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as holder:
