@@ -14,6 +14,7 @@ from connectors.gateway.ports import Unavailable
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import MAX_ID
 from connectors.gateway.protocol.session import Claims, Scope
+from streams.core.limits import ID_MAX_BYTES
 
 ALGORITHM = "HS256"
 ISSUER = "turnlog"
@@ -125,8 +126,9 @@ class Tokens:
             raise ProtocolError(
                 "forbidden", f"scope: channel {channel_id} is of kind {channel.kind}; its tokens have scope {wanted}"
             )
-        if user is not None and not 0 < len(user) <= MAX_ID:
-            raise ProtocolError("invalid_message", f"user.id: a string of 1 to {MAX_ID} characters")
+        if user is not None and not (0 < len(user) <= MAX_ID and len(user.encode()) <= ID_MAX_BYTES):
+            rule = f"a string of 1 to {MAX_ID} characters, at most {ID_MAX_BYTES} bytes as UTF-8"
+            raise ProtocolError("invalid_message", f"user.id: {rule}", details={"field": "user.id"})
         minted = channel_id if scope is Scope.CHANNEL else f"guest-{uuid4().hex}"
         return Claims(
             channel=channel_id, scope=scope, user=user or minted, named=user is not None, expires_at=self.expires_at()

@@ -49,6 +49,14 @@ async def test_a_scope_that_does_not_fit_the_channel_is_refused(served: Served, 
     assert "scope" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("user", ["", "a" * 257, "\N{FOX FACE}" * 129])
+async def test_a_user_who_could_open_nothing_gets_no_token(served: Served, user: str) -> None:
+    body = {"user": {"id": user}}
+    answer = await served.http.post("/api/v1/converger/tokens/generate", headers=bearer("web-secret"), json=body)
+    assert code(answer) == (422, "invalid_message")
+    assert "user.id" in answer.json()["error"]["message"]
+
+
 async def test_a_store_that_is_away_is_no_reason_for_a_4xx(served: Served) -> None:
     """An agent of the public client ends for good on any 4xx."""
     served.store.broken = Unavailable("PostgreSQL is away")
