@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -32,6 +33,8 @@ SLOW_RETRY_MS = 1_000
 ABORT_EXTENSION = "turnlog.abort"
 
 Submit = SubmitTurn | SubmitFrame
+# Called once its task runs: a connection that ends before has begun nothing.
+Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Connection:
@@ -74,7 +77,7 @@ class Connection:
                     if len(self._submits) >= SUBMITS_MAX:
                         self._room.clear()
                 case _:
-                    self._spawn(self._do(action))
+                    self._spawn(partial(self._do, action))
 
     def contained(self, work: Callable[[], Sequence[Action]]) -> None:
         """Perform what `work` makes of the session. What fails ends this connection and disturbs nobody else: the
@@ -128,8 +131,8 @@ class Connection:
     # ------------------------------------------------------------------------------------------------------ life
     async def serve(self, first: str | bytes) -> None:
         """Run it until either side ends it; `first` is the message that was read before the session was made."""
-        writer = asyncio.create_task(self._guarded(self._write()))
-        submitter = asyncio.create_task(self._guarded(self._submit_all()))
+        writer = asyncio.create_task(self._guarded(self._write))
+        submitter = asyncio.create_task(self._guarded(self._submit_all))
         try:
             self.perform(self._session.receive(first, wall_ms()))
             await self._read()
@@ -220,14 +223,14 @@ class Connection:
         if abort is not None and not self.closed.is_set():
             abort()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Work) -> None:
         task = asyncio.create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: Work) -> None:
         try:
-            await work
+            await work()
         except Exception:
             log.exception("a connection failed", kind=self.kind, connection=self._session.connection_id)
             self.end(CLOSE_INTERNAL, "internal error")
