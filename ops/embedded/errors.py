@@ -1,5 +1,9 @@
-"""The one error of the embedded stack."""
+"""The errors of the embedded stack."""
 
 
 class StackUnavailable(Exception):
     """Kafka or Postgres cannot be had here; the message says why and what to do about it."""
+
+
+class FolderUnusable(StackUnavailable):
+    """The data folder cannot be used: another one can, and no other server is needed for that."""

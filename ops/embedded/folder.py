@@ -8,17 +8,19 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from ops.embedded.errors import StackUnavailable
+from ops.embedded.errors import FolderUnusable
 from ops.embedded.kafka import new_cluster_id
 from ops.embedded.postgres import MAJOR
 
 LAYOUT = 1
 TEMPORARY_PREFIX = "turnlog-stack-"
 LOCK_POLL_S = 0.05
+Progress = Callable[[str], None]
 STALE_S = 60.0  # a temporary folder this old whose lock is free belongs to nobody
 
 
@@ -36,10 +38,10 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 class DataFolder:
     """A folder that this process has locked for one stack; the lock is passed on to the supervisor."""
 
-    def __init__(self, path: Path, *, temporary: bool, lock_wait_s: float) -> None:
+    def __init__(self, path: Path, *, temporary: bool, lock_wait_s: float, progress: Progress) -> None:
         self.path = path
         self.temporary = temporary
-        self.lock = _lock(path, lock_wait_s)
+        self.lock = _lock(path, lock_wait_s, progress)
         try:
             self.remembered = self._read()
         except BaseException:
@@ -47,22 +49,23 @@ class DataFolder:
             raise
 
     @classmethod
-    def open(cls, data: Path | None, *, lock_wait_s: float) -> DataFolder:
-        """Lock `data` (made when missing), or a new temporary folder when it is None.
+    def open(cls, data: Path | None, *, lock_wait_s: float, progress: Progress) -> DataFolder:
+        """Lock `data` (made when missing), or a new temporary folder when it is None. `progress` is told of a wait.
 
-        Raises `StackUnavailable` when another stack runs on the folder, or when it is not a folder of this layout.
+        Raises `FolderUnusable` when another stack runs on the folder, or when it is not a folder of this layout.
         """
         if data is None:
             _sweep()
-            return cls(Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX)), temporary=True, lock_wait_s=lock_wait_s)
+            path = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
+            return cls(path, temporary=True, lock_wait_s=lock_wait_s, progress=progress)
         path = data.expanduser().absolute()
         if any(sign in str(path) for sign in ",\n"):
-            raise StackUnavailable(f"the data folder {str(path)!r} must have no comma and no line break in its path")
+            raise FolderUnusable(f"the data folder {str(path)!r} must have no comma and no line break in its path")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StackUnavailable(f"the data folder {path} cannot be made: {error.strerror}") from error
-        return cls(path, temporary=False, lock_wait_s=lock_wait_s)
+            raise FolderUnusable(f"the data folder {path} cannot be made: {error.strerror}; choose another") from error
+        return cls(path, temporary=False, lock_wait_s=lock_wait_s, progress=progress)
 
     def remember(self, remembered: Remembered) -> None:
         """Keep `remembered` for the next start; a kill in the middle leaves the old one."""
@@ -100,23 +103,30 @@ class DataFolder:
         except FileNotFoundError:
             for server in ("kafka", "postgres"):
                 if (self.path / server).exists():
-                    raise StackUnavailable(
+                    raise FolderUnusable(
                         f"{self.path / server} is there, but no stack.json of Turnlog's: choose another data folder"
                     ) from None
             return Remembered(cluster_id=new_cluster_id())
         except msgspec.DecodeError as error:
-            raise StackUnavailable(f"{self.path / 'stack.json'} is damaged: {error}") from error
+            raise FolderUnusable(f"{self.path / 'stack.json'} is damaged: {error}") from error
         if (remembered.layout, remembered.postgres_major) != (LAYOUT, MAJOR):
-            raise StackUnavailable(
+            raise FolderUnusable(
                 f"{self.path} was made by layout {remembered.layout} with PostgreSQL {remembered.postgres_major}; this "
                 f"version needs layout {LAYOUT} with PostgreSQL {MAJOR}: choose another data folder"
             )
         return remembered
 
 
-def _lock(path: Path, wait_s: float) -> int:
-    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+def _lock(path: Path, wait_s: float, progress: Progress) -> int:
+    try:
+        descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise FolderUnusable(
+            f"the data folder {path} cannot be used: {path / 'lock'}: {error.strerror}; choose a folder that you can "
+            "write to"
+        ) from error
     deadline = time.monotonic() + wait_s
+    told = False
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,9 +134,12 @@ def _lock(path: Path, wait_s: float) -> int:
             if time.monotonic() > deadline:
                 holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
                 os.close(descriptor)
-                raise StackUnavailable(
+                raise FolderUnusable(
                     f"another stack runs on {path} (process {holder or 'unknown'}): stop it or choose another folder"
                 ) from None
+            if not told:
+                progress(f"another stack runs on {path}: waiting up to {wait_s:.0f} s, in case it is being stopped")
+                told = True
             time.sleep(LOCK_POLL_S)
         else:
             os.ftruncate(descriptor, 0)

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from ops.embedded import kafka, ports, postgres
-from ops.embedded.errors import StackUnavailable
+from ops.embedded.errors import FolderUnusable, StackUnavailable
 from ops.embedded.folder import DataFolder, Remembered
 from ops.embedded.supervision import Ended, Supervision
 from ops.embedded.supervisor import Plan, ServerPlan
@@ -168,7 +168,7 @@ def servers(
 def _start(data: Path | None, progress: Callable[[str], None], wanted: dict[str, int]) -> EmbeddedStack:
     try:
         jars = kafka.jar_folder(progress) if KAFKA in wanted else None
-        folder = DataFolder.open(data, lock_wait_s=LOCK_WAIT_S)
+        folder = DataFolder.open(data, lock_wait_s=LOCK_WAIT_S, progress=progress)
         try:
             supervision = _supervise(folder, jars, wanted)
         except BaseException:
@@ -178,6 +178,8 @@ def _start(data: Path | None, progress: Callable[[str], None], wanted: dict[str,
             folder.release()
     except ImportError as error:
         raise StackUnavailable(f"a part of the embedded stack is not installed: {error}\n{WAYS_OUT}") from error
+    except FolderUnusable:
+        raise
     except StackUnavailable as error:
         raise StackUnavailable(f"{error}\n{WAYS_OUT}") from error
     stack = EmbeddedStack(f"127.0.0.1:{folder.remembered.kafka_port}", "", folder.path, supervision)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ops.embedded import StackUnavailable, folder, kafka, ports, postgres
+from ops.embedded import StackUnavailable, folder, kafka, ports, postgres, start
+from ops.embedded.errors import FolderUnusable
 from ops.embedded.folder import DataFolder, Remembered
 from ops.embedded.supervisor import NEXT_PHASES, Phase, Plan, Server, ServerPlan
 
@@ -106,7 +107,7 @@ def test_the_last_port_is_taken_again_unless_it_is_in_use() -> None:
 
 
 def opened(data: Path | None) -> DataFolder:
-    return DataFolder.open(data, lock_wait_s=0.0)
+    return DataFolder.open(data, lock_wait_s=0.0, progress=lambda line: None)
 
 
 def test_a_folder_remembers_its_ports_and_its_cluster(tmp_path: Path) -> None:
@@ -124,6 +125,31 @@ def test_a_folder_is_one_stacks_at_a_time(tmp_path: Path) -> None:
         opened(tmp_path)
     first.release()
     opened(tmp_path).release()
+
+
+def test_whoever_waits_for_a_folder_says_so_once(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    lines: list[str] = []
+    with pytest.raises(FolderUnusable, match="another stack runs on"):
+        DataFolder.open(tmp_path, lock_wait_s=0.2, progress=lines.append)
+    first.release()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"another stack runs on {tmp_path}: waiting")
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_with_the_file_that_could_not(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()  # nobody can open this for writing, root neither
+    with pytest.raises(FolderUnusable, match=rf"{tmp_path} cannot be used: {tmp_path}/lock: Is a directory; choose"):
+        opened(tmp_path)
+
+
+def test_an_unusable_folder_is_not_answered_with_where_to_find_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "jar_folder", lambda progress: tmp_path)  # no download for a start that must fail
+    with pytest.raises(FolderUnusable) as caught:
+        start(tmp_path / "a,b")
+    assert "What you can do" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["a,b", "a\nb"])
