@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from aiokafka import TopicPartition
@@ -18,10 +18,13 @@ REQUEST_LIMIT_S: Final = 10.0
 POLL_MS: Final = 500
 
 
-async def entries_of(settings: Settings, partition: int, *, follow: bool) -> AsyncIterator[Entry]:
+async def entries_of(
+    settings: Settings, partition: int, *, follow: bool, caught_up: Callable[[], None] | None = None
+) -> AsyncIterator[Entry]:
     """The committed entries of `partition`, from the first that is kept to the last there is now.
 
-    `follow`: goes on as more are committed, without end. Raises `Undecodable`, and what Kafka's client raises.
+    `follow`: goes on as more are committed, without end. `caught_up` is called once all that there is now was given.
+    Raises `Undecodable`, and what Kafka's client raises.
     """
     topics = Topics(settings.namespace)
     codec = open_codec(settings.schema_registry, topics)
@@ -34,6 +37,9 @@ async def entries_of(settings: Settings, partition: int, *, follow: bool) -> Asy
         reader.seek(name, kept.start)
         position = kept.start
         while follow or position < kept.end:
+            if caught_up is not None and position >= kept.end:
+                caught_up()
+                caught_up = None
             for record in (await reader.getmany(name, timeout_ms=POLL_MS)).get(name, ()):
                 if follow or record.offset < kept.end:
                     yield codec.decode_entry(record.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -123,7 +124,27 @@ def tail(
 
 def _tell(settings: Settings, conversation: str, output: Output, *, follow: bool) -> int:
     with translated_failures():
-        return asyncio.run(_told(settings, conversation, output, follow=follow))
+        try:
+            return asyncio.run(_told(settings, conversation, output, follow=follow))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+
+
+def _end_on_interrupt() -> None:
+    """The first SIGINT cancels the task that calls this, the second ends the process at once.
+
+    `asyncio.run` alone would raise `KeyboardInterrupt` for the second and then wait for its tasks; a Kafka client that
+    is being closed swallows one cancellation, and would be waited for until its connections are idle for minutes.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def interrupted() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if task is not None:
+            task.cancel()
+
+    loop.add_signal_handler(signal.SIGINT, interrupted)
 
 
 async def _told(settings: Settings, conversation: str, output: Output, *, follow: bool) -> int:
@@ -131,10 +152,17 @@ async def _told(settings: Settings, conversation: str, output: Output, *, follow
     from ops.journal import entries_of, partition_count
     from streams.runtime.partitioning import partition_of
 
-    partition = partition_of(conversation, await partition_count(settings))
     documents: list[dict[str, Any]] = []
     told = 0
-    async for entry in entries_of(settings, partition, follow=follow):
+
+    def caught_up() -> None:
+        if follow and not told:
+            progress(f"the journal has nothing of a conversation {conversation} yet: waiting for it, until Ctrl-C")
+
+    if follow:
+        _end_on_interrupt()
+    partition = partition_of(conversation, await partition_count(settings))
+    async for entry in entries_of(settings, partition, follow=follow, caught_up=caught_up):
         if entry.event.conversation_id != conversation:
             continue
         told += 1

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support.command import Ended, turnlog, turnlog_async
+from tests.support.command import PATIENCE_S, Ended, turnlog, turnlog_async
 from tests.support.people import agents
 from tests.support.up import Up
 from turnlog import Client
@@ -17,6 +22,20 @@ from turnlog import Client
 
 def client_of(up: Up) -> dict[str, str]:
     return {"TURNLOG_GATEWAY": up.gateways[0], "TURNLOG_CHANNEL_SECRET": up.secret("web")}
+
+
+@contextmanager
+def tailing(up: Up, conversation: str) -> Iterator[subprocess.Popen[str]]:
+    """`turnlog conversation tail`, killed at the end if it is still there."""
+    command = [sys.executable, "-m", "ops.cli", "conversation", "tail", conversation]
+    environment = {**os.environ, **up.environment}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def done(ended: Ended) -> Ended:
@@ -59,6 +78,25 @@ async def test_a_conversation_can_be_held_shown_told_and_proved_from_the_command
     assert conversation in [each["id"] for each in listed]
     proved = await turnlog_async("audit", "verify", "--conversation", conversation, environment=up.environment)
     assert "3 turns, 3 answered" in done(proved).out
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_a_tail_tells_what_there_is_and_ends_with_ctrl_c_however_often_it_is_pressed(up: Up, presses: int) -> None:
+    sent = done(turnlog("send", "new", "hello", "-o", "json", environment=client_of(up))).document["conversation"]
+    with tailing(up, sent) as tail:
+        assert tail.stdout is not None
+        assert "the conversation is opened" in tail.stdout.readline()
+        for _ in range(presses):
+            tail.send_signal(signal.SIGINT)
+        assert tail.wait(PATIENCE_S) in {130, -signal.SIGINT}
+
+
+def test_a_tail_of_what_is_not_there_says_that_it_waits(up: Up) -> None:
+    with tailing(up, "no-such") as tail:
+        assert tail.stderr is not None
+        assert "nothing of a conversation no-such yet" in tail.stderr.readline()
+        tail.send_signal(signal.SIGINT)
+        assert tail.wait(PATIENCE_S) == 130
 
 
 async def test_an_answer_that_does_not_come_is_a_no(up: Up) -> None:
