@@ -16,6 +16,7 @@ from ops.cli.common import (
     PostgresOption,
     emit,
     progress,
+    require_yes,
     settings_from,
     show_rows,
     translated_failures,
@@ -81,7 +82,9 @@ async def _current(dsn: str) -> tuple[dict[str, Any], dict[str, int]]:
 @app.command("apply")
 def apply(
     file: Annotated[Path, typer.Argument(help="YAML or JSON file with `channels` and `routes`.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what changes; exit code 1 if something does.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before changing anything.")] = False,
     postgres: PostgresOption = None,
     kafka: KafkaOption = None,
@@ -118,8 +121,8 @@ def apply(
             progress("nothing changes")
         if dry_run:
             raise typer.Exit(NEGATIVE if lines else 0)
-        if lines and not yes and not typer.confirm("Apply?", err=True):
-            raise typer.Exit(NEGATIVE)
+        if lines and not yes:
+            require_yes("Apply?")
         result = asyncio.run(_apply(settings.postgres, document, version))
     if output is Output.TABLE:
         for channel, secret in result["secrets"].items():
@@ -148,8 +151,8 @@ def new_secret(
       turnlog channel secret agents
     """
     settings = settings_from(kafka, postgres, namespace)
-    if only and not yes and not typer.confirm(f"End every other secret of {channel}?", err=True):
-        raise typer.Exit(NEGATIVE)
+    if only and not yes:
+        require_yes(f"End every other secret of {channel}?")
     with translated_failures():
         secret = asyncio.run(_new_secret(settings.postgres, channel, only=only))
     if output is Output.TABLE:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 
@@ -41,7 +42,6 @@ EPILOG = (
 
 app = typer.Typer(
     name="turnlog",
-    help="Conversations between people and agents, as an ordered log: each turn answered by exactly one agent process.",
     epilog=EPILOG,
     no_args_is_help=True,
     add_completion=False,
@@ -50,6 +50,23 @@ app = typer.Typer(
 )
 # Click's own class, or that of the copy of it which newer releases of typer carry: the base of a public one.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"turnlog {version('turnlog')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Conversations between people and agents, as an ordered log: each turn answered by exactly one agent process."""
+
+
 for module in (up, demo, worker, gateway, projector, send, doctor):
     module.register(app)
 for noun in (channel, conversation, member, lease, topic, key, audit, bench, schema):

@@ -8,12 +8,13 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ops.cli.errors import USAGE, CommandFailed
+from ops.cli.errors import NEGATIVE, USAGE, CommandFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +48,8 @@ LifelineOption = Annotated[
 ]
 
 Row = Mapping[str, Any]
+MOMENTS: Final = frozenset({"created_at", "since", "updated_at"})
+"""Fields that are ms since the epoch: people are shown them as date and time, scripts as they are."""
 WAY_OUT: Final = "start a stack with `turnlog up`, or point TURNLOG_KAFKA and TURNLOG_POSTGRES to one"
 
 
@@ -82,7 +85,7 @@ def show_rows(rows: Sequence[Row], columns: Sequence[str], output: Output, *, em
     elif not rows:
         progress(empty)
     else:
-        _table([[_cell(row.get(column)) for column in columns] for row in rows], columns)
+        _table([[_cell(row.get(column), column) for column in columns] for row in rows], columns)
 
 
 def show_document(document: Row, output: Output) -> None:
@@ -90,7 +93,24 @@ def show_document(document: Row, output: Output) -> None:
     if output is not Output.TABLE:
         emit(document)
         return
-    _table([[name, _cell(value)] for name, value in document.items()], None)
+    _table([[name, _cell(value, name)] for name, value in document.items()], None)
+
+
+def told_time(ms: int) -> str:
+    """Ms since the epoch as UTC date and time for people."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+
+
+def require_yes(question: str) -> None:
+    """Ask a person; anything but yes ends the command with `NEGATIVE`, and so does nobody being there to ask."""
+    try:
+        confirmed = typer.confirm(question, err=True)
+    except typer.Abort:
+        if sys.stdin.isatty():  # Ctrl-C
+            raise
+        raise CommandFailed("\nnobody is there to be asked: `--yes` does without", NEGATIVE) from None
+    if not confirmed:
+        raise typer.Exit(NEGATIVE)
 
 
 def _table(rows: Iterable[Sequence[str]], columns: Sequence[str] | None) -> None:
@@ -108,9 +128,11 @@ def _table(rows: Iterable[Sequence[str]], columns: Sequence[str] | None) -> None
     console.print(table)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, name: str) -> str:
     if value is None:
         return "-"
+    if name in MOMENTS and isinstance(value, int):
+        return told_time(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict | list):
@@ -148,7 +170,8 @@ def translated_failures(*, quiet: bool = True) -> Iterator[None]:
     except (KafkaError, KafkaUnavailable) as error:
         raise CommandFailed(f"Kafka: {error}\n{WAY_OUT}") from error
     except (psycopg.Error, FenceUnavailable) as error:
-        raise CommandFailed(f"PostgreSQL: {str(error).strip()}\n{WAY_OUT}") from error
+        said = str(error).strip().removeprefix("PostgreSQL is not available: ")
+        raise CommandFailed(f"PostgreSQL: {said}\n{WAY_OUT}") from error
     except (BenchFailed, CouldNotVerify, ChildFailed, StackUnavailable, SchemaMismatch, TopicsError) as error:
         raise CommandFailed(str(error)) from error
 

@@ -17,6 +17,7 @@ from ops.cli.common import (
     PostgresOption,
     emit,
     progress,
+    require_yes,
     settings_from,
     show_rows,
     translated_failures,
@@ -43,7 +44,7 @@ def list_keys(
     namespace: NamespaceOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the keys of the tenant API: name and creation time (ms since the epoch). The keys themselves are not kept.
+    """List the keys of the tenant API: name and creation time (UTC). The keys themselves are not kept.
 
     Example:
 
@@ -91,8 +92,8 @@ def drop_key(
 
       turnlog key drop reporting --yes
     """
-    if not yes and not typer.confirm(f"End the key {name}?", err=True):
-        raise typer.Exit(NEGATIVE)
+    if not yes:
+        require_yes(f"End the key {name}?")
     with _failures():
         existed = _asked(postgres, kafka, namespace, lambda store: store.drop_api_key(name))
     progress(f"the key {name} is void" if existed else f"there is no key {name}")
@@ -118,8 +119,8 @@ def rotate(
       turnlog key rotate --yes
     """
     settings = settings_from(kafka, postgres, namespace)
-    if not yes and not typer.confirm("Sign with a new key?", err=True):
-        raise typer.Exit(NEGATIVE)
+    if not yes:
+        require_yes("Sign with a new key?")
     with _failures():
         ring = asyncio.run(_rotated(settings.postgres, settings.master_key, settings.token_ttl_s))
     if output is Output.TABLE:

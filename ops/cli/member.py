@@ -32,7 +32,7 @@ def list_members(
     """List the members that are there, by the read model, with the group each is in and the gateway it is connected to.
 
     `partitions` is how many partitions have it in their membership (all of them, once it has settled); `since` is the
-    log time (ms) from which turns count it as eligible.
+    log time (UTC) from which turns count it as eligible.
 
     Example:
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from ops.cli.common import told_time
 from streams.core.events import (
     ConversationClosed,
     ConversationOpened,
@@ -90,9 +90,8 @@ def _short(text: str) -> str:
 
 def line(entry: Entry) -> str:
     """An entry as one line: wall clock, lsn, seq, what happened."""
-    at = datetime.fromtimestamp(entry.timestamp / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     seq = entry.event.seq or ""
-    return f"{at}  lsn {entry.lsn:<6} seq {seq!s:<4} {sentence(entry.event)}"
+    return f"{told_time(entry.timestamp)}  lsn {entry.lsn:<6} seq {seq!s:<4} {sentence(entry.event)}"
 
 
 def document(entry: Entry) -> dict[str, Any]:

@@ -57,12 +57,14 @@ def send(
     """
     if not secret:
         raise CommandFailed("TURNLOG_CHANNEL_SECRET is not set, nor --secret: `turnlog up` prints it", USAGE)
-    from turnlog import TurnlogError
+    from turnlog import TurnlogError, Unavailable
 
     try:
         document = asyncio.run(_send(gateway, secret, user, conversation, text, key, timeout if wait else None))
     except TurnlogError as error:
-        raise CommandFailed(f"{error.code}: {error}") from error
+        lost = isinstance(error, Unavailable)
+        way_out = "\nis a gateway there? `--gateway` or TURNLOG_GATEWAY names it" if lost else ""
+        raise CommandFailed(f"{error.code}: {error}{way_out}") from error
     except ValueError as error:
         raise CommandFailed(str(error), USAGE) from error
     if output is Output.TABLE:

@@ -129,5 +129,6 @@ def _announce(stack: RunningStack, plan: StackPlan, output: Output) -> None:
         f"  kafka     {document['kafka']}\n  postgres  {document['postgres']}\n  data      {kept}\n"
         f"  logs      {document['logs']}\n\nIn another terminal:\n"
         f"  export TURNLOG_KAFKA={document['kafka']} TURNLOG_POSTGRES='{document['postgres']}'\n"
+        f"  export TURNLOG_GATEWAY={document['gateway']}\n"
         f"  turnlog conversation list\n\nCtrl-C drains and stops it."
     )

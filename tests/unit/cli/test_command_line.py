@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
 from ops.cli import reference
+from ops.cli.common import Output, show_rows
 from tests.support.command import turnlog
 
 pytestmark = pytest.mark.unit
@@ -37,6 +39,33 @@ def test_help_names_every_noun_and_the_exit_codes() -> None:
     assert ended.code == 0
     for word in ("up", "demo", "worker", "gateway", "send", "channel", "conversation", "audit", "bench", "Exit codes"):
         assert word in ended.out
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    ended = turnlog("--version")
+    assert (ended.code, ended.out) == (0, f"turnlog {version('turnlog')}\n")
+
+
+def test_a_question_that_nobody_can_answer_is_a_no_with_the_way_out() -> None:
+    ended = turnlog("key", "rotate", environment=NOWHERE)
+    assert ended.code == 1
+    assert "--yes" in ended.err
+
+
+def test_a_gateway_that_is_not_there_is_named_with_the_option_that_names_another() -> None:
+    nowhere = {"TURNLOG_GATEWAY": "http://127.0.0.1:1", "TURNLOG_CHANNEL_SECRET": "s"}
+    ended = turnlog("send", "new", "hello", environment=nowhere)
+    assert ended.code == 2
+    assert "http://127.0.0.1:1" in ended.err
+    assert "--gateway" in ended.err
+
+
+def test_moments_are_dates_for_people_and_numbers_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"name": "reporting", "created_at": 1_796_038_119_266}]
+    show_rows(rows, ("name", "created_at"), Output.TABLE, empty="")
+    assert "2026-11-30 11:28:39.266" in capsys.readouterr().out
+    show_rows(rows, ("name", "created_at"), Output.JSONL, empty="")
+    assert json.loads(capsys.readouterr().out)["created_at"] == 1_796_038_119_266
 
 
 @pytest.mark.parametrize(
