@@ -78,7 +78,9 @@ async def http_exception(request: Request, error: Exception) -> Response:
     """Starlette's own refusals (no such path, wrong method) in the clients' shape."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     code = {404: "not_found", 405: "method_not_allowed"}.get(status, "bad_request" if status < 500 else "internal")
-    problem = ProtocolError(code, f"{request.method} {request.url.path}: {getattr(error, 'detail', 'internal error')}")
+    hint = "; GET /docs lists what there is" if status == 404 else ""
+    detail = getattr(error, "detail", "internal error")
+    problem = ProtocolError(code, f"{request.method} {request.url.path}: {detail}{hint}")
     return error_response(problem, request.headers.get("x-request-id") or uuid4().hex)
 
 
@@ -183,5 +185,7 @@ async def claims_of(gateway: Gateway, token: str) -> Claims:
 async def need_api_key(gateway: Gateway, request: Request) -> None:
     """Raise `unauthorized` unless the request has a key of the tenant API."""
     key = request.headers.get("x-api-key")
-    if key is None or not await gateway.directory.is_api_key(key):
+    if key is None:
+        raise ProtocolError("unauthorized", "x-api-key is missing: `turnlog key add` makes one")
+    if not await gateway.directory.is_api_key(key):
         raise ProtocolError("unauthorized", "x-api-key: no such key")
