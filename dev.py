@@ -59,6 +59,8 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     helped = name in {"-h", "--help"}
+    if name and not helped:
+        print(f"dev.py: {'which command to run?' if name == 'run' else f'no such command: {name}'}\n", file=sys.stderr)
     print(__doc__, file=sys.stdout if helped else sys.stderr)
     return 0 if helped else 2
 

@@ -37,6 +37,7 @@ def test_help_goes_to_stdout_and_a_wrong_word_gets_it_on_stderr() -> None:
     assert (helped.returncode, wrong.returncode) == (0, 2)
     assert "python3 dev.py demo" in helped.stdout
     assert "python3 dev.py demo" in wrong.stderr
+    assert wrong.stderr.startswith("dev.py: no such command: frobnicate\n")
     assert wrong.stdout == ""
 
 
