@@ -125,7 +125,8 @@ UPDATE checkpoints SET
 WHERE partition = %(partition)s AND writer_epoch = %(writer_epoch)s AND worker = %(worker)s AND lsn <= %(lsn)s;
 
 -- create_staging: Tables of this session that COPY fills; empty again at the end of each transaction.
-CREATE TEMPORARY TABLE staged_states (conversation_id text, lsn bigint, hot boolean, state bytea) ON COMMIT DELETE ROWS;
+CREATE TEMPORARY TABLE staged_states
+    (conversation_id text, lsn bigint, hot boolean, state bytea STORAGE EXTERNAL) ON COMMIT DELETE ROWS;
 CREATE TEMPORARY TABLE staged_keys
     (conversation_id text, key text, seq bigint, id text, at bigint, timestamp bigint) ON COMMIT DELETE ROWS;
 
