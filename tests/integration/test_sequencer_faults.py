@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import psutil
 import pytest
 
 from ops.embedded import EmbeddedStack
@@ -189,7 +190,10 @@ async def test_a_commit_that_is_answered_too_late_leaves_a_doubt_which_the_next_
         """The broker stops as the commit is sent, and goes on only when the wait for it has been given up."""
 
         async def commit(self) -> None:
+            broker = psutil.Process(private_stack.kafka_pid)
             private_stack.signal_kafka(signal.SIGSTOP)
+            # The supervisor passes the signal on: a commit sent before it strikes would be answered in time.
+            await until(lambda: broker.status() == psutil.STATUS_STOPPED)
             try:
                 await super().commit()
             finally:
