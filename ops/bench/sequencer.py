@@ -83,13 +83,15 @@ async def measure_sequencer(settings: Settings, turns: int, partitions: int, not
     is timed finds what a worker finds that takes over.
     """
     async with AsyncExitStack() as undo:
-        producer, reader = producer_to(settings.kafka), consumer(settings.kafka, REQUEST_LIMIT_S)
-        for client in (producer, reader):
+        producer = producer_to(settings.kafka)
+        looker, reader = (consumer(settings.kafka, REQUEST_LIMIT_S) for _ in range(2))
+        for client in (producer, looker, reader):
             await client.start()
             undo.push_async_callback(client.stop)
         topics = Topics(settings.namespace)
         codec = open_codec(settings.schema_registry, topics)
-        journal = Journal(reader, codec, [TopicPartition(topics.conversations, p) for p in range(partitions)])
+        names = [TopicPartition(topics.conversations, partition) for partition in range(partitions)]
+        journal = Journal(looker, reader, codec, names)
         filler = Filler(producer, topics, partitions, codec)
         logs = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="turnlog-bench-")))
         await filler.roster()
@@ -141,13 +143,15 @@ async def _worker(settings: Settings, log: Path, notify: Notify) -> AsyncIterato
 class Journal:
     """The journal of the deployment, looked at from outside."""
 
+    looker: Any
+    """Asks for ends and never fetches: on one connection, a broker answers that only after the fetches before it."""
     reader: Any
     codec: Codec
     partitions: Sequence[TopicPartition]
 
     async def ends(self) -> Ends:
         """What is committed now."""
-        kept = await bounds(self.reader, self.partitions, REQUEST_LIMIT_S)
+        kept = await bounds(self.looker, self.partitions, REQUEST_LIMIT_S)
         return {name: kept[name].end for name in self.partitions}
 
     async def count(self, kind: type[Event], after: Ends | None = None) -> int:
