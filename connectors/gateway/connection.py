@@ -7,6 +7,7 @@ the frames; the writer sends what the session wrote. A peer that reads too slowl
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -37,7 +38,7 @@ Submit = SubmitTurn | SubmitFrame
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
-class Connection:
+class Connection(ABC):
     """What both kinds of socket share. Subclasses say what their session's actions mean."""
 
     kind = "socket"
@@ -115,12 +116,15 @@ class Connection:
         """Whether it is closed or being closed."""
         return self._session.state is State.CLOSED
 
+    @abstractmethod
     async def _do(self, action: Action) -> None:
-        raise NotImplementedError
+        """Carry out an action that only this kind of connection has."""
 
+    @abstractmethod
     async def _submit(self, submit: Submit) -> None:
-        raise NotImplementedError
+        """Write what the session submits."""
 
+    @abstractmethod
     async def _gone(self) -> None:
         """The connection is over."""
 

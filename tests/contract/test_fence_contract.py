@@ -285,6 +285,8 @@ async def test_handing_back_what_is_not_mine_changes_nothing(store: Store) -> No
     new = await claimed(b)
     await a.hand_back(old)
     await b.confirm(new)
+    [row] = await b.table()
+    assert (row.worker, row.writer_epoch, row.live) == ("wk-b", new.token.writer_epoch, True)
 
 
 async def test_closing_frees_all_that_a_worker_held_and_may_be_repeated(store: Store) -> None:

@@ -9,6 +9,7 @@ HELLO ──hello──▶ OPENING ──opened──▶ OPEN
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
@@ -77,7 +78,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 Verify = Callable[[str], Claims]
 
 
-class Session:
+class Session(ABC):
     """One connection. Feed it text and time; do what its actions say, in order. Times are milliseconds since the epoch.
 
     `verify` turns a token into claims, or raises the `ProtocolError` that refuses it.
@@ -198,11 +199,13 @@ class Session:
         self._token = None
         self._greeted(frame)
 
+    @abstractmethod
     def _greeted(self, frame: dict[str, Any]) -> None:
-        raise NotImplementedError
+        """An accepted hello."""
 
+    @abstractmethod
     def _frame(self, frame: dict[str, Any]) -> None:
-        raise NotImplementedError
+        """A frame after hello."""
 
     def _decode(self, raw: str | bytes) -> dict[str, Any]:
         if len(raw) > limits.MAX_FRAME_BYTES // 4 and _size(raw) > limits.MAX_FRAME_BYTES:

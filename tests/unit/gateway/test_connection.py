@@ -31,6 +31,9 @@ class Person(Connection):
     async def _submit(self, submit: Submit) -> None:
         raise AssertionError(f"nothing was sent, but {submit}")
 
+    async def _gone(self) -> None:
+        """Nothing is left behind."""
+
 
 async def test_a_peer_that_leaves_at_once_leaves_no_work_half_begun() -> None:
     claims = Claims(channel="c", scope=Scope.CONVERSATION, user="ann", named=True, expires_at=FAR)
