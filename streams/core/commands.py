@@ -82,6 +82,8 @@ class Join(Command, frozen=True):
     """Qualified: `<channel>` for the implicit group, `<channel>/<group>` for a named one."""
     each: bool = False
     watermarks: dict[str, int] = {}
+    continues: bool = False
+    """It said that it can go on with a run that another member began."""
 
 
 class Leave(Command, frozen=True):
@@ -103,6 +105,9 @@ class ListedMember(msgspec.Struct, frozen=True, gc=False):
     group: str
     each: bool = False
     watermarks: dict[str, int] = {}
+    continues: bool = False
+    draining: bool = False
+    """It drains: a partition that missed its `Drain` learns of it here."""
 
 
 class ApplyList(Command, frozen=True):
@@ -111,6 +116,16 @@ class ApplyList(Command, frozen=True):
     gateway: str
     n: int
     members: tuple[ListedMember, ...]
+
+
+class Drain(Command, frozen=True):
+    """A member is to get nothing new. From its gateway or an operator, outside the gateway's numbering: what drains
+    already, or is not there, stays as it is."""
+
+    member: str
+    by: str
+    """Who wants it: the gateway's incarnation, or the operator."""
+    reason: str
 
 
 class GatewayBehind(Command, frozen=True):

@@ -95,8 +95,8 @@ class Frame(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     id: str
     """Message id minted by the gateway; for an interrupt the agent's own interrupt id."""
     type: str
-    """Frame type of the wire protocol: text, buttons, genui, tool_call, interrupt, interrupt_resolved, run, read, error
-    …"""
+    """Frame type of the wire protocol: text, buttons, genui, tool_call, interrupt, interrupt_resolved, run, read,
+    error, checkpoint …"""
     client_id: str | None = None
     """The agent's own id for it; echoed in the ack, and its idempotency key within the run."""
     text: str | None = None
@@ -169,7 +169,10 @@ class TurnCommitted(Event, frozen=True):
 
 
 class FrameCommitted(Event, frozen=True):
-    """A frame of an agent was stored. `seq` 0: transient, shown to viewers but not numbered (error, run …)."""
+    """A frame of an agent was stored. `seq` 0: transient, shown to viewers but not numbered (error, run …).
+
+    Of type `checkpoint`: what the agent keeps for whoever continues its run, the last one counts; for no viewer.
+    """
 
     frame: Frame
     sender: str
@@ -219,6 +222,7 @@ class RunMoved(Event, frozen=True):
 
     `superseded`: seqs of the partial frames of the lost owner, which viewers may hide.
     `adopted`: the new member says by its watermark that it has the turn already; it is not given again for `adopt_ms`.
+    `continued`: all that was committed of the run stays; the new member is given the turn and goes on after it.
     """
 
     run_id: str
@@ -230,6 +234,9 @@ class RunMoved(Event, frozen=True):
     reason: MoveReason
     superseded: tuple[int, ...] = ()
     adopted: bool = False
+    continued: bool = False
+    checkpoint_lsn: int = 0
+    """Where a continued run's last `checkpoint` frame is; 0: it has none."""
 
 
 class RunEnded(Event, frozen=True):
@@ -259,6 +266,8 @@ class MemberJoined(Event, frozen=True):
     """Gets every turn for itself (`ungrouped: each`); its group has only it."""
     watermarks: dict[str, int] = {}
     """Per conversation of this partition, the highest seq that its process already has."""
+    continues: bool = False
+    """It can go on with a run that another member began."""
 
 
 class MemberLeft(Event, frozen=True):
@@ -336,6 +345,15 @@ class WriterOpened(Event, frozen=True):
 
     writer_epoch: int
     worker: str
+
+
+class MemberDraining(Event, frozen=True):
+    """A member gets nothing new while its group has one that does not drain; the runs it was given stay its."""
+
+    member: str
+    group: str
+    by: str
+    reason: str
 
 
 class BatchCommitted(Event, frozen=True):

@@ -23,6 +23,7 @@ from streams.core.commands import (
     CommitBatch,
     CommitFrame,
     CommitTurn,
+    Drain,
     GatewayBehind,
     GatewayExpired,
     Join,
@@ -58,6 +59,7 @@ from streams.core.events import (
     GatewayEnded,
     ListApplied,
     ListWanted,
+    MemberDraining,
     MemberJoined,
     MemberLeft,
     OwnerChanged,
@@ -75,6 +77,7 @@ from streams.core.fast import step_turn
 from streams.core.frames import decide_frame, evolve_frame
 from streams.core.membership import (
     decide_config,
+    decide_drain,
     decide_gateway_behind,
     decide_gateway_expired,
     decide_join,
@@ -82,6 +85,7 @@ from streams.core.membership import (
     decide_list,
     decide_wanted_again,
     evolve_config,
+    evolve_draining,
     evolve_gateway_ended,
     evolve_joined,
     evolve_left,
@@ -123,6 +127,7 @@ _DECIDERS: Final[dict[type[Command], Callable[[Partition, Any], list[Event]]]] =
     Join: decide_join,
     Leave: decide_leave,
     ApplyList: decide_list,
+    Drain: decide_drain,
     GatewayBehind: decide_gateway_behind,
     GatewayExpired: decide_gateway_expired,
     ApplyConfig: decide_config,
@@ -179,6 +184,7 @@ def _evolve_unknown(state: Partition, entry: Entry, event: Unknown) -> None:
 _OF_PARTITION: Final[dict[type[Event], Callable[[Partition, Entry, Any], None]]] = {
     MemberJoined: evolve_joined,
     MemberLeft: evolve_left,
+    MemberDraining: evolve_draining,
     GatewayEnded: evolve_gateway_ended,
     ListWanted: evolve_list_wanted,
     ListApplied: evolve_list_applied,

@@ -24,7 +24,16 @@ from typing import Final
 import msgspec
 
 from streams.core import refusals
-from streams.core.commands import ApplyConfig, ApplyList, GatewayBehind, GatewayExpired, Join, Leave, ListedMember
+from streams.core.commands import (
+    ApplyConfig,
+    ApplyList,
+    Drain,
+    GatewayBehind,
+    GatewayExpired,
+    Join,
+    Leave,
+    ListedMember,
+)
 from streams.core.draft import Draft
 from streams.core.events import (
     ConfigChanged,
@@ -33,6 +42,7 @@ from streams.core.events import (
     GatewayEnded,
     ListApplied,
     ListWanted,
+    MemberDraining,
     MemberJoined,
     MemberLeft,
     MoveReason,
@@ -42,7 +52,7 @@ from streams.core.events import (
     RunOpened,
 )
 from streams.core.ids import channel_of_group, run_id
-from streams.core.limits import problem_of_ids
+from streams.core.limits import problem_of_ids, problem_of_text
 from streams.core.ownership import choose, winner
 from streams.core.routing import UnreadableConfig, parse_config
 from streams.core.runs import adopt, claim_runs, claimants_of, lose_owner, watch
@@ -60,6 +70,9 @@ from streams.core.state import (
 LIST_WANTED_AGAIN_MS: Final = 2000
 """An unanswered request for a list or the document is repeated after this long: two heartbeats."""
 
+LISTED: Final = "listed"
+"""Reason of a drain that a partition learned of from its gateway's list."""
+
 MEMBERS: Final = "members"
 CONFIG: Final = "config"
 
@@ -72,6 +85,8 @@ class Change(msgspec.Struct):
 
     joined: list[tuple[Member, dict[str, int]]] = []
     """With the watermarks that each brought."""
+    draining: list[Member] = []
+    """Known ones that their gateway's list says drain; a newcomer that does says so itself."""
     left: list[Member] = []
     reason: MoveReason = MoveReason.MEMBER_LEFT
 
@@ -85,7 +100,9 @@ def decide_join(state: Partition, command: Join) -> list[Event]:
         return [*refusals.gateway_ended(state, command.gateway, member=command.member, ref=command.ref)]
     if command.n != _count_of(state, command.gateway) + 1 or command.member in state.members:
         return _want_list(state, command.gateway)
-    listed = ListedMember(command.member, command.channel, command.group, command.each, command.watermarks)
+    listed = ListedMember(
+        command.member, command.channel, command.group, command.each, command.watermarks, command.continues
+    )
     if refused := _refused_ids(command, (listed,)):
         return refused
     change = Change(joined=[_newcomer(state, command.gateway, listed, command.at)])
@@ -113,19 +130,32 @@ def decide_list(state: Partition, command: ApplyList) -> list[Event]:
     if refused := _refused_ids(command, command.members):
         return refused
     listed = {member.member: member for member in command.members}
+    known = [state.members[member] for member in gateway.members]
     change = Change(
         joined=[
             _newcomer(state, command.gateway, member, command.at)
             for member in listed.values()
             if member.member not in state.members
         ],
-        left=[state.members[member] for member in gateway.members if member not in listed],
+        draining=[member for member in known if member.id in listed and listed[member.id].draining > member.draining],
+        left=[member for member in known if member.id not in listed],
     )
-    changes = change.joined or change.left
+    changes = change.joined or change.draining or change.left
     if not changes and command.n == gateway.n and gateway.list_wanted_at < 0:
         return []
     events = _decide_change(state, command.gateway, command.n, change, command.at)
     return [*events, ListApplied(gateway=command.gateway, n=command.n)]
+
+
+def decide_drain(state: Partition, command: Drain) -> list[Event]:
+    """Said by anybody, any number of times, in any order: what is not there, or drains already, stays as it is."""
+    member = state.members.get(command.member)
+    if member is None or member.draining:
+        return []
+    problem = problem_of_ids((("by", command.by),)) or problem_of_text("reason", command.reason)
+    if problem is not None:
+        return [Refused(reason=problem[0], ref=command.ref, member=member.id, detail=problem[1])]
+    return [MemberDraining(member=member.id, group=member.group, by=command.by, reason=command.reason)]
 
 
 def decide_gateway_behind(state: Partition, command: GatewayBehind) -> list[Event]:
@@ -200,7 +230,9 @@ def _want_list(state: Partition, gateway: str) -> list[Event]:
 
 def _newcomer(state: Partition, gateway: str, listed: ListedMember, at: int) -> tuple[Member, dict[str, int]]:
     since = at + state.config.channel(listed.channel).group_settle_ms
-    member = Member(listed.member, listed.group, listed.channel, gateway, since, listed.each)
+    member = Member(
+        listed.member, listed.group, listed.channel, gateway, since, listed.each, listed.continues, listed.draining
+    )
     return member, listed.watermarks
 
 
@@ -217,8 +249,11 @@ def _decide_change(state: Partition, gateway: str, n: int, change: Change, at: i
                 since=member.since,
                 each=member.each,
                 watermarks=watermarks,
+                continues=member.continues,
             )
         )
+    for member in [*(joined for joined, _ in change.joined if joined.draining), *change.draining]:
+        draft.add(MemberDraining(member=member.id, group=member.group, by=gateway, reason=LISTED))
     for member in change.left:
         draft.add(MemberLeft(member=member.id, group=member.group, gateway=gateway, n=n, reason=change.reason))
     _Placement(state, draft, change, at).place()
@@ -329,7 +364,7 @@ def evolve_joined(state: Partition, entry: Entry, event: MemberJoined) -> None:
         raise ImpossibleEvent(f"member {event.member} is known, or its change {event.n} is below {gateway.n}")
     gateway.n = event.n
     gateway.members[event.member] = None
-    member = Member(event.member, event.group, event.channel, event.gateway, event.since, event.each)
+    member = Member(event.member, event.group, event.channel, event.gateway, event.since, event.each, event.continues)
     state.members[event.member] = member
     enrol(state, member)
     for conversation_id, watermark in event.watermarks.items():
@@ -357,6 +392,15 @@ def evolve_left(state: Partition, _: Entry, event: MemberLeft) -> None:
         del of_channel[group.id]
         if not of_channel:
             del state.channel_groups[group.channel]
+    state.plans.clear()
+
+
+def evolve_draining(state: Partition, _: Entry, event: MemberDraining) -> None:
+    """From the next choice on."""
+    member = state.members.get(event.member)
+    if member is None or member.draining:
+        raise ImpossibleEvent(f"member {event.member} is not known, or drains already")
+    member.draining = True
     state.plans.clear()
 
 

@@ -27,8 +27,9 @@ class Channel(msgspec.Struct, frozen=True):
     """A member is eligible this long after it joined."""
     ungrouped: str = "shared"
     """`shared`: connections without a group share the implicit one; `each`: each gets every turn."""
-    on_owner_loss: str = "restart"
-    """`restart` or `fail`; anything else (`continue` of a later release) is taken as `restart`."""
+    on_owner_loss: str | None = None
+    """`restart` or `fail`; anything else is taken as `continue`: a run goes on where it stopped if its new owner can,
+    and is restarted if not."""
     adopt_ms: int = 5000
     """An adopted run is given again when no frame of it comes for this long."""
     watchdog_ms: int = 300_000

@@ -89,6 +89,10 @@ class Progress(msgspec.Struct, array_like=True):
     """Coalesced events."""
     joined: list[str] = []
     """Ids of the turns that answered its asks."""
+    checkpoint: int = 0
+    """lsn of its last checkpoint frame; 0: none."""
+    inherited: bool = False
+    """All of it is of earlier holders: its present one continues it, and has not begun."""
 
 
 class Run(msgspec.Struct, array_like=True):
@@ -107,6 +111,8 @@ class Run(msgspec.Struct, array_like=True):
     """Its member said that it has the turn already, and was not given it."""
     adopted_at: int = 0
     """When it was adopted; 0 once a frame of it came, or never."""
+    placed_at: int = 0
+    """When it was given to its member, or began to wait for one."""
     claimants: tuple[str, ...] = ()
     """Members that joined with a watermark at or above this turn while another held it."""
     progress: Progress | None = None
@@ -156,6 +162,10 @@ class Member(msgspec.Struct):
     gateway: str
     since: int
     each: bool = False
+    continues: bool = False
+    """It can go on with a run that another member began."""
+    draining: bool = False
+    """It gets nothing new while its group has a member that does not drain."""
     # Derived
     conversations: dict[str, int] = {}
     """Loaded conversations in which it holds runs, and how many. Never iterated unsorted."""

@@ -28,7 +28,7 @@ from streams.core.state import (
     WaitingTurn,
 )
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of both rows; a row of another format is refused, and the state rebuilt from the journal."""
 
 
@@ -75,6 +75,8 @@ class _MemberRow(msgspec.Struct, array_like=True):
     gateway: str
     since: int
     each: bool
+    continues: bool
+    draining: bool
 
 
 class _PartitionRow(msgspec.Struct, array_like=True):
@@ -211,7 +213,10 @@ def dump_partition(state: Partition) -> bytes:
             _GatewayRow(g.id, g.n, g.list_wanted_at, g.config_wanted_at, list(g.members))
             for g in state.gateways.values()
         ],
-        [_MemberRow(m.id, m.group, m.channel, m.gateway, m.since, m.each) for m in state.members.values()],
+        [
+            _MemberRow(m.id, m.group, m.channel, m.gateway, m.since, m.each, m.continues, m.draining)
+            for m in state.members.values()
+        ],
         state.ended_gateways,
         state.refusals,
     )
@@ -245,7 +250,8 @@ def load_partition(row: bytes, partition: int) -> Partition:
     if stored.config_version:
         state.config = parse_config(stored.config_version, stored.document)
     for m in stored.members:
-        member = state.members[m.id] = Member(m.id, m.group, m.channel, m.gateway, m.since, m.each)
+        member = Member(m.id, m.group, m.channel, m.gateway, m.since, m.each, m.continues, m.draining)
+        state.members[m.id] = member
         enrol(state, member)
     return state
 

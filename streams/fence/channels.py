@@ -47,6 +47,8 @@ class Ungrouped(StrEnum):
 class OnOwnerLoss(StrEnum):
     """What becomes of an open run whose member goes away."""
 
+    CONTINUE = "continue"
+    """The new owner goes on where it stopped, if it can; else `restart`. What happens where nothing is said."""
     RESTART = "restart"
     FAIL = "fail"
 
@@ -71,7 +73,7 @@ class Channel(_Strict):
     active: bool = True
     group_settle_ms: int = Field(1_000, ge=0, le=60_000)
     ungrouped: Ungrouped = Ungrouped.SHARED
-    on_owner_loss: OnOwnerLoss = OnOwnerLoss.RESTART
+    on_owner_loss: OnOwnerLoss | None = None
     adopt_ms: int = Field(5_000, ge=0, le=HOUR_MS)
     watchdog_ms: int = Field(300_000, ge=1_000, le=24 * HOUR_MS)
 

@@ -15,6 +15,7 @@ from streams.core.commands import (
     Command,
     CommitFrame,
     CommitTurn,
+    Drain,
     Join,
     Leave,
     OpenConversation,
@@ -30,7 +31,7 @@ MAX_BYTES: Final[Mapping[str, int]] = {"turns": 384 * 1024, "frames": 384 * 1024
 
 TURN_COMMANDS: Final = (OpenConversation, CommitTurn, CloseConversation, ReopenConversation)
 FRAME_COMMANDS: Final = (CommitFrame,)
-MEMBERSHIP_COMMANDS: Final = (Join, Leave, ApplyList, ApplyConfig, Heartbeat, Goodbye, Tick)
+MEMBERSHIP_COMMANDS: Final = (Join, Leave, ApplyList, ApplyConfig, Heartbeat, Goodbye, Tick, Drain)
 EVENTS: Final[Mapping[str, type[Event]]] = {c.__name__: c for c in Event.__subclasses__() if c is not Unknown}
 
 INTAKE_OF: Final[Mapping[type, str]] = {

@@ -20,6 +20,7 @@ from streams.core.commands import (
     CommitBatch,
     CommitFrame,
     CommitTurn,
+    Drain,
     GatewayBehind,
     GatewayExpired,
     Join,
@@ -74,7 +75,8 @@ class Sequencer:
         self._makers: tuple[Callable[[], Command], ...] = (
             self._turn, self._turn, self._turn, self._turn, self._frame, self._frame, self._frame, self._frame,
             self._frame, self._frame, self._join, self._join, self._leave, self._list, self._behind, self._expire,
-            self._config, self._time, self._time, self._open, self._close, self._reopen, self._batch, self._reject,
+            self._drain, self._config, self._time, self._time, self._open, self._close, self._reopen, self._batch,
+            self._reject,
         )  # fmt: skip
 
     def commands(self, length: int) -> list[Command]:
@@ -151,7 +153,7 @@ class Sequencer:
         watermarks = {id_: mark for id_ in self._conversations if (mark := self._pick((0, 0, 0, 1, 2, 99)))}
         return Join(
             **self._stamp(), gateway=gateway, n=n, member=member, channel=group.partition("/")[0], group=group,
-            each=each, watermarks=watermarks,
+            each=each, watermarks=watermarks, continues=self._pick((False, True)),
         )  # fmt: skip
 
     def _forget(self, member: str) -> None:
@@ -166,13 +168,20 @@ class Sequencer:
         reason = self._pick(("left", "drained", "closed"))
         return Leave(**self._stamp(), gateway=gateway, n=n, member=member, reason=reason)
 
+    def _drain(self) -> Command:
+        """Any member, or one that is not there, once or again."""
+        return Drain(**self._stamp(), member=self._member(), by=self._pick(("g0", "operator")), reason="deploy")
+
     def _list(self) -> Command:
         gateway = self._gateway()
         listed = tuple(
-            ListedMember(member, group.partition("/")[0], group)
+            ListedMember(
+                member, group.partition("/")[0], group,
+                continues=self._pick((False, True)), draining=self._pick((False, False, True)),
+            )
             for member, (its, group) in self._members.items()
             if its == gateway and self._pick((True, True, True, False))
-        )
+        )  # fmt: skip
         return ApplyList(**self._stamp(), gateway=gateway, n=self._n.get(gateway, 0), members=listed)
 
     def _behind(self) -> Command:
