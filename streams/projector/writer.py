@@ -44,7 +44,8 @@ log = structlog.get_logger(__name__)
 PENDING_MAX = 4_000
 PENDING_MAX_BYTES = 16 << 20
 # A batch costs like 20 records: one that would follow another so soon gathers records first, unless there are plenty.
-LINGER_S = 0.01
+# Nobody waits for the read model: gateways show what is newer from memory.
+LINGER_S = 0.05
 PLENTY = 500
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MOST_S = 5.0
