@@ -42,7 +42,7 @@ from streams.core.limits import problem_of_ids, problem_of_text, problem_of_turn
 from streams.core.ownership import choose
 from streams.core.routing import Plan, plan_of
 from streams.core.runs import end, open_run, watch
-from streams.core.state import Conversation, ImpossibleEvent, Partition, Run, Update, WaitingTurn
+from streams.core.state import Conversation, Group, ImpossibleEvent, Partition, Run, Update, WaitingTurn
 
 # ------------------------------------------------------------------------------------------------ decide
 
@@ -138,12 +138,20 @@ def _assign(
         owner = choose(group.members.values(), id_, at)
         previous = owners.get(group.id)
         if previous is not None and previous != owner:
-            reason = MoveReason.MEMBER_JOINED if previous in group.members else MoveReason.MEMBER_LEFT
+            reason = _why_no_more(group, previous)
             events.append(
                 OwnerChanged(conversation_id=id_, group=group.id, previous=previous, owner=owner, reason=reason)
             )
         assigned.append(Assignment(group.id, owner, run_id(id_, seq, group.id)))
     return tuple(assigned)
+
+
+def _why_no_more(group: Group, previous: str) -> MoveReason:
+    """Why the next turn goes to another than `previous`."""
+    member = group.members.get(previous)
+    if member is None:
+        return MoveReason.MEMBER_LEFT
+    return MoveReason.MEMBER_DRAINED if member.draining else MoveReason.MEMBER_JOINED
 
 
 def _asking_run(conversation: Conversation, reply_to: str | None) -> tuple[Run, str] | None:
@@ -255,7 +263,7 @@ def evolve_turn(state: Partition, conversation: Conversation, entry: Entry, even
     owners = conversation.owners
     for assignment in event.assigned:
         group, member = assignment.group, assignment.member
-        open_run(state, conversation, Run(assignment.run_id, seq, turn.id, group, member))
+        open_run(state, conversation, Run(assignment.run_id, seq, turn.id, group, member, entry.at))
         if member is not None:
             owners[group] = member
     for channel in event.waiting:

@@ -1,8 +1,9 @@
 """The common turn in one go: what `decide_turn` and `evolve_turn` come to when there is nothing to decide anew.
 
 That is: a known, open conversation that asks nothing; a channel with one group and none without members; an owner
-chosen before by all its members, with the roster and the document unchanged since. Nearly every turn under load is
-one of these. A property test holds it to the same entry and the same state as the long way.
+chosen before by all its members, with the roster and the document unchanged since; no limit on when a run begins.
+Nearly every turn under load is one of these. A property test holds it to the same entry and the same state as the long
+way.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def step_turn(state: Partition, command: CommitTurn, writer_epoch: int) -> Entry
     conversation.head = seq
     conversation.lsn = state.lsn = lsn
     state.at = at
-    conversation.runs[run_id] = Run(run_id, seq, turn.id, group, owner)
+    conversation.runs[run_id] = Run(run_id, seq, turn.id, group, owner, at)
     held = state.members[owner].conversations
     held[id_] = held.get(id_, 0) + 1
     state.dirty.add(id_)

@@ -17,6 +17,7 @@ names a run, or a turn, that is not open.
 | `read`, `run` started that name a run which is not open | fenced: who works on it must be told to stop |
 | `run` finished, error, aborted | `RunEnded` answered, failed, cancelled; nothing without a run that was begun |
 | `run` interrupted, `error`, `skills`, `genui_components` | an unnumbered frame of its run |
+| `checkpoint` | an unnumbered frame of its run, for whoever continues it; shown to nobody |
 | `interrupt`, `interrupt_resolved` | a numbered frame; opens, closes an ask |
 | `genui`, `tool_call`, `skill`, `event` | a numbered frame |
 | `typing`, `presence`, and others of the protocol's own that only a server sends | nothing |
@@ -40,7 +41,13 @@ from streams.core.commands import CommitFrame
 from streams.core.draft import Draft
 from streams.core.events import Entry, Event, Frame, FrameCommitted, Refused, RefusedReason, RunStarted, RunStatus
 from streams.core.ids import frame_key, message_id
-from streams.core.limits import RUN_EVENTS_MAX, RUN_FRAMES_MAX, problem_of_frame, problem_of_ids
+from streams.core.limits import (
+    RUN_EVENTS_MAX,
+    RUN_FRAMES_MAX,
+    problem_of_checkpoint,
+    problem_of_frame,
+    problem_of_ids,
+)
 from streams.core.ownership import owner_of
 from streams.core.routing import plan_of
 from streams.core.runs import end, run_of, watch
@@ -50,6 +57,8 @@ STRUCTURED: Final = frozenset({"genui", "tool_call", "interrupt", "interrupt_res
 """Numbered, but no message: none of these alone answers an unannounced run (a finished stream does)."""
 
 UNNUMBERED: Final = frozenset({"error", "skills", "genui_components"})
+
+CHECKPOINT: Final = "checkpoint"
 
 NOT_KEPT: Final = frozenset(
     {
@@ -199,12 +208,19 @@ def _decide_proactive(
     plan = plan_of(state, conversation.channel)
     if plan is None or all(group.id != command.group for group in plan.groups):
         return _fenced(state, command, None, "group: this conversation is not routed to it")
-    if owner_of(state, command.group, conversation.id, command.at) != command.member:
+    if not _may_speak_first(state, conversation, command):
         return _fenced(state, command, None, "member: without a run only the conversation's owner may write")
     if not conversation.open:
         return [_refused(command, RefusedReason.CONVERSATION_CLOSED, "conversation_id: it is closed")]
     key = None if command.frame.client_id is None else frame_key(command.group, None, command.frame.client_id)
     return [_committed(conversation, command, None, key, conversation.head + 1)]
+
+
+def _may_speak_first(state: Partition, conversation: Conversation, command: CommitFrame) -> bool:
+    """It is the owner; or it was until it drains, and may finish what it was saying while nobody got a later turn."""
+    if owner_of(state, command.group, conversation.id, command.at) == command.member:
+        return True
+    return state.members[command.member].draining and conversation.owners.get(command.group) == command.member
 
 
 def _decide_run_frame(conversation: Conversation, command: CommitFrame, run: Run, target: Target) -> list[Event]:
@@ -317,8 +333,8 @@ def _decide_run_status(
     if status == "started" and not _is_started(run):
         return [_started(conversation, command, run, "run")]
     ended = RUN_ENDS.get(status or "")
-    if ended is not None and run.progress is None and not target.names:
-        return []  # nothing was done of it: this is the end of another run, which is over
+    if ended is not None and (run.progress is None or run.progress.inherited) and not target.names:
+        return []  # its sender did nothing of it: this is the end of another run, which is over
     if ended is not None:
         draft = Draft()
         end(draft, conversation, run, ended, status or "")
@@ -326,6 +342,21 @@ def _decide_run_status(
     if status == "started" and (run.progress is None or not run.progress.events):
         return []
     return [_committed(conversation, command, run, None, 0)]
+
+
+def _decide_checkpoint(
+    state: Partition, conversation: Conversation, command: CommitFrame, target: Target
+) -> list[Event]:
+    """Any number of them, beside the limits of what is shown; a re-sent one is a repeat: the last one stays so."""
+    run = target.run
+    if run is None:
+        return _fenced(state, command, None, NOT_OPEN)
+    if not _holds(command, run):
+        return _fenced(state, command, run, "run: held by another member, or at a later epoch")
+    problem = problem_of_checkpoint(command.frame)
+    if problem is not None:
+        return [_refused(command, *problem)]
+    return [_committed(conversation, command, run, target.key, 0)]
 
 
 def _started(conversation: Conversation, command: CommitFrame, run: Run, by: str) -> RunStarted:
@@ -343,6 +374,7 @@ def _started(conversation: Conversation, command: CommitFrame, run: Run, by: str
 _CONTROL: Final[dict[str, Callable[[Partition, Conversation, CommitFrame, Target], list[Event]]]] = {
     "read": _decide_read,
     "run": _decide_run_status,
+    CHECKPOINT: _decide_checkpoint,
 }
 
 
@@ -390,9 +422,12 @@ def evolve_frame(state: Partition, conversation: Conversation, entry: Entry, eve
     if progress is None:
         progress = run.progress = Progress(entry.at)
     progress.active_at = entry.at
+    progress.inherited = False
     run.adopted_at = 0
     if event.seq:
         _count(conversation, progress, event)
+    elif event.frame.type == CHECKPOINT:
+        progress.checkpoint = entry.lsn
     watch(state, conversation, run)
 
 

@@ -12,6 +12,9 @@ TEXT_MAX_BYTES: Final = 64 * 1024
 RECORD_MAX_BYTES: Final = 384 * 1024
 """Of one turn or frame, all its strings as UTF-8; with the envelope well below a broker's usual 1 MiB."""
 
+CHECKPOINT_MAX_BYTES: Final = 256 * 1024
+"""Of one checkpoint of a run, its JSON as UTF-8."""
+
 RUN_EVENTS_MAX: Final = 1024
 """Coalesced events of one run: consecutive chunks of one stream count once."""
 
@@ -92,6 +95,13 @@ def problem_of_frame(frame: Frame) -> tuple[RefusedReason, str] | None:
         return None
     ids = (("id", frame.id), ("type", frame.type), ("client_id", frame.client_id), ("stream_id", frame.stream_id))
     return problem_of_ids(ids) or _problem_of_content(frame)
+
+
+def problem_of_checkpoint(frame: Frame) -> tuple[RefusedReason, str] | None:
+    """Why this frame, which passed `problem_of_frame`, is no checkpoint that can be stored."""
+    if (size := _bytes(frame.data or "")) > CHECKPOINT_MAX_BYTES:
+        return RefusedReason.RECORD_TOO_LARGE, f"data: {size} bytes as UTF-8; at most {CHECKPOINT_MAX_BYTES}"
+    return None
 
 
 def _small_and_storable(everything: str) -> bool:

@@ -53,7 +53,7 @@ from streams.core.events import (
 )
 from streams.core.ids import channel_of_group, run_id
 from streams.core.limits import problem_of_ids, problem_of_text
-from streams.core.ownership import choose, winner
+from streams.core.ownership import adopter, choose
 from streams.core.routing import UnreadableConfig, parse_config
 from streams.core.runs import adopt, claim_runs, claimants_of, lose_owner, watch
 from streams.core.state import (
@@ -275,6 +275,8 @@ class _Placement:
         self._each = {member.group for member in change.left if member.each}
         for member, _ in change.joined:
             self._roster(member.group)[member.id] = member
+        for member in change.draining:
+            self._roster(member.group)[member.id] = msgspec.structs.replace(member, draining=True)
         self._channels = self._channels_won()
         self._concerned = {id_ for member in change.left for id_ in member.conversations}
 
@@ -319,11 +321,12 @@ class _Placement:
         claimants = claimants_of(run, roster)
         claimants += [id_ for id_ in roster if self._watermarks.get(id_, {}).get(conversation.id, 0) >= run.turn_seq]
         if claimants:
-            adopt(self._draft, conversation, run, winner(claimants, conversation.id), reason)
+            adopt(self._draft, conversation, run, adopter([roster[id_] for id_ in claimants], conversation.id), reason)
             return
         owner = choose(roster.values(), conversation.id, self._at)
+        to = None if owner is None else roster[owner]
         can_wait = run.group not in self._each
-        lose_owner(self._state, self._draft, conversation, run, to=owner, reason=reason, can_wait=can_wait)
+        lose_owner(self._state, self._draft, conversation, run, to=to, reason=reason, can_wait=can_wait)
 
     def _open_waiting(self, conversation: Conversation, channel: str, group: str) -> None:
         turns = conversation.waiting.get(channel, ())
@@ -458,10 +461,9 @@ def evolve_config(state: Partition, _: Entry, event: ConfigChanged) -> None:
     state.plans.clear()
     for gateway in state.gateways.values():
         gateway.config_wanted_at = -1
-    watched = [pair for bucket in state.timers.buckets.values() for pair in bucket.items()]
-    for run, conversation_id in watched:  # a shorter time-out may be due before its present bucket
-        conversation = state.conversations[conversation_id]
-        watch(state, conversation, conversation.runs[run])
+    for conversation in state.conversations.values():  # a new or shorter time-out may be due before a run's bucket
+        for run in conversation.runs.values():
+            watch(state, conversation, run)
 
 
 def _alive(state: Partition, gateway: str) -> Gateway:

@@ -5,7 +5,8 @@ read as a big-endian unsigned integer; the highest wins, a tie goes to the great
 hashing: Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", IEEE/ACM Transactions on
 Networking 6(1), 1998. A join moves only conversations that the newcomer wins, a leave only those of the departed.
 
-Only members with `since <= at` are eligible; when none is, all count.
+Only members with `since <= at` are eligible; when none is, all count. A draining member counts only while its group
+has none that does not drain: then they all count, as if none drained.
 """
 
 from __future__ import annotations
@@ -32,10 +33,20 @@ def winner(members: Iterable[str], conversation_id: str) -> str:
 
 def choose(members: Collection[Member], conversation_id: str, at: int) -> str | None:
     """The owner among these members of one group at log time `at`; None when there is none."""
-    eligible = [member.id for member in members if member.since <= at] or [member.id for member in members]
+    eligible = [member.id for member in members if member.since <= at and not member.draining]
+    if not eligible:
+        staying = [member for member in members if not member.draining]  # none of them has settled
+        settled = () if staying else [member.id for member in members if member.since <= at]
+        eligible = [*settled] or [member.id for member in staying or members]
     if len(eligible) < 2:
         return eligible[0] if eligible else None
     return winner(eligible, conversation_id)
+
+
+def adopter(claimants: Collection[Member], conversation_id: str) -> str:
+    """Who of those that say they have a turn already (at least one) goes on with it; a draining one if it must be."""
+    staying = [member.id for member in claimants if not member.draining]
+    return winner(staying or [member.id for member in claimants], conversation_id)
 
 
 def owner_of(state: Partition, group: str, conversation_id: str, at: int) -> str | None:

@@ -34,6 +34,10 @@ class Channel(msgspec.Struct, frozen=True):
     """An adopted run is given again when no frame of it comes for this long."""
     watchdog_ms: int = 300_000
     """A run that was started and is idle for this long ends: 5 min."""
+    begin_ms: int = 0
+    """A run that its member does not begin within this ends; 0: it may take its time."""
+    wait_ms: int = 0
+    """A run that waits this long for a member of its group ends; 0: it waits for ever."""
 
 
 class Route(msgspec.Struct, frozen=True, rename={"from_": "from"}):
@@ -58,6 +62,8 @@ class Config(msgspec.Struct):
     document: str = ""
     channels: dict[str, Channel] = {}
     routes: dict[str, tuple[str, ...]] = {}
+    limits_begin: bool = False
+    """Some channel sets `begin_ms`: runs have a timer from the first."""
 
     def channel(self, channel: str) -> Channel:
         """Its settings; the defaults for a channel that the document does not have (its connections outlive it)."""
@@ -74,7 +80,7 @@ class Plan(msgspec.Struct, eq=False):
     settled_at: int
     """From here on every member of these groups is eligible."""
     only: str | None = None
-    """The group, when there is just one: the common case, worth a short way."""
+    """The group, when there is just one, and no limit on when a run begins: the common case, worth a short way."""
 
 
 class UnreadableConfig(ValueError):
@@ -95,7 +101,8 @@ def parse_config(version: int, document: str) -> Config:
     for route in parsed.routes:
         known = routes.get(route.from_, ())
         routes[route.from_] = known + tuple(to for to in dict.fromkeys(route.to) if to not in known)
-    return Config(version=version, document=document, channels=channels, routes=routes)
+    limits_begin = any(channel.begin_ms for channel in parsed.channels)
+    return Config(version, document, channels, routes, limits_begin)
 
 
 def plan_of(state: Partition, channel: str) -> Plan | None:
@@ -128,5 +135,5 @@ def _make_plan(state: Partition, channel: str) -> Plan | None:
         groups=tuple(groups),
         waiting=tuple(waiting),
         settled_at=max((group.settled_at for group in groups), default=0),
-        only=groups[0].id if len(groups) == 1 else None,
+        only=groups[0].id if len(groups) == 1 and not config.limits_begin else None,
     )

@@ -44,11 +44,13 @@ from streams.core.events import (
     RunStatus,
 )
 from streams.core.ids import channel_of_group, message_id
+from streams.core.ownership import owner_of
 from streams.core.state import (
     ENDED_RUNS_KEPT,
     Conversation,
     EndedRun,
     ImpossibleEvent,
+    Member,
     Partition,
     Progress,
     Run,
@@ -59,6 +61,9 @@ SYSTEM: Final = "system"
 
 FAIL: Final = "fail"
 """The value of `on_owner_loss` by which a run whose owner is gone is never executed again."""
+
+RESTART: Final = "restart"
+"""The value of `on_owner_loss` by which such a run begins anew, also with an owner that could continue it."""
 
 STREAM_CLOSED: Final = '{"type":"event","name":"stream_done","id":"closed"}'
 """Payload of a closing chunk: the protocol's genui event chunk."""
@@ -143,6 +148,7 @@ def move(
     reason: MoveReason,
     superseded: tuple[int, ...] = (),
     adopted: bool = False,
+    continued: bool = False,
 ) -> None:
     """The run is `to`'s from here on (None: it waits), at the next epoch."""
     draft.add(
@@ -157,8 +163,16 @@ def move(
             reason=reason,
             superseded=superseded,
             adopted=adopted,
+            continued=continued,
+            checkpoint_lsn=run.progress.checkpoint if continued and run.progress is not None else 0,
         )
     )
+
+
+def may_continue(state: Partition, run: Run, member: Member) -> bool:
+    """Whether `member`, to whom the run is given (or who lost it), goes on where it stopped, or would."""
+    policy = state.config.channel(channel_of_group(run.group)).on_owner_loss
+    return member.continues and run.progress is not None and policy not in {RESTART, FAIL}
 
 
 def lose_owner(
@@ -167,7 +181,7 @@ def lose_owner(
     conversation: Conversation,
     run: Run,
     *,
-    to: str | None,
+    to: Member | None,
     reason: MoveReason,
     can_wait: bool = True,
 ) -> None:
@@ -175,21 +189,28 @@ def lose_owner(
 
     `to` None: the group is empty; the run waits unless it is to end anyway, or `can_wait` is False (a group that
     cannot have another member). What is open stays open while it waits, for the member's process may come back and go
-    on.
+    on. A run that has a message and nothing open waits only when its member would have said that it is over: one that
+    can continue ends its runs itself.
     """
-    settings = state.config.channel(channel_of_group(run.group))
-    if settings.on_owner_loss == FAIL:
+    if state.config.channel(channel_of_group(run.group)).on_owner_loss == FAIL:
         end(draft, conversation, run, RunStatus.OWNER_GONE, "owner_gone")
+    elif to is not None and may_continue(state, run, to):
+        move(draft, conversation, run, to=to.id, reason=reason, continued=True)
+    elif to is None and can_wait and (not is_answered(run) or _had_more_to_say(state, run)):
+        move(draft, conversation, run, to=None, reason=reason)
     elif is_answered(run):
         end(draft, conversation, run, RunStatus.ANSWERED, "owner_gone_after_answer")
     elif to is not None:
         closing = close_open_work(draft, conversation, run)
         frames = () if run.progress is None else tuple(run.progress.frames)
-        move(draft, conversation, run, to=to, reason=reason, superseded=frames + closing)
-    elif can_wait:
-        move(draft, conversation, run, to=None, reason=reason)
+        move(draft, conversation, run, to=to.id, reason=reason, superseded=frames + closing)
     else:
         end(draft, conversation, run, RunStatus.OWNER_GONE, "owner_gone")
+
+
+def _had_more_to_say(state: Partition, run: Run) -> bool:
+    member = state.members.get(run.member or "")
+    return member is not None and may_continue(state, run, member)
 
 
 def adopt(draft: Draft, conversation: Conversation, run: Run, to: str, reason: MoveReason) -> None:
@@ -200,18 +221,18 @@ def adopt(draft: Draft, conversation: Conversation, run: Run, to: str, reason: M
 def due(state: Partition, run: Run) -> int | None:
     """Log time at which the run's next time-out fires; None: none is set.
 
-    An adopted run waits `adopt_ms` for a frame; a run that someone works on may be idle for `watchdog_ms`, but not
-    while it waits for a person or for a member. Both count from the present writer's begin if that is later.
+    An adopted run waits `adopt_ms` for a frame; a run that someone works on may be idle for `watchdog_ms`, unless a
+    person is asked. Where the channel sets them: a run waits `wait_ms` for a member, and `begin_ms` for its member to
+    begin. All count from the present writer's begin if that is later.
     """
-    if run.member is None:
-        return None
     settings = state.config.channel(channel_of_group(run.group))
     if run.adopted_at:
         return max(run.adopted_at, state.restarted_at) + settings.adopt_ms
     progress = run.progress
-    if progress is None or progress.asks:
-        return None
-    return max(progress.active_at, state.restarted_at) + settings.watchdog_ms
+    if progress is not None and run.member is not None:
+        return None if progress.asks else max(progress.active_at, state.restarted_at) + settings.watchdog_ms
+    limit = settings.wait_ms if run.member is None else settings.begin_ms
+    return max(run.placed_at, state.restarted_at) + limit if limit else None
 
 
 def decide_due(state: Partition, draft: Draft, at: int) -> None:
@@ -226,12 +247,30 @@ def decide_due(state: Partition, draft: Draft, at: int) -> None:
     for _, conversation_id, _, run_id in sorted(fired):
         conversation = state.conversations[conversation_id]
         run = conversation.runs[run_id]
-        if run.adopted_at:
-            lose_owner(state, draft, conversation, run, to=run.member, reason=MoveReason.ADOPT_TIMEOUT)
-        elif is_answered(run):
-            end(draft, conversation, run, RunStatus.ANSWERED, "watchdog_after_answer")
-        else:
-            end(draft, conversation, run, RunStatus.TIMED_OUT, "watchdog")
+        _time_out(state, draft, conversation, run, at)
+
+
+def _time_out(state: Partition, draft: Draft, conversation: Conversation, run: Run, at: int) -> None:
+    if run.adopted_at and run.member is not None:
+        to = heir_of_adopter(state, run, conversation.id, at)
+        lose_owner(state, draft, conversation, run, to=to, reason=MoveReason.ADOPT_TIMEOUT)
+    elif run.member is None and is_answered(run):
+        end(draft, conversation, run, RunStatus.ANSWERED, "owner_gone_after_answer")
+    elif run.member is None:
+        end(draft, conversation, run, RunStatus.OWNER_GONE, "no_member")
+    elif run.progress is None:
+        end(draft, conversation, run, RunStatus.TIMED_OUT, "not_begun")
+    elif is_answered(run):
+        end(draft, conversation, run, RunStatus.ANSWERED, "watchdog_after_answer")
+    else:
+        end(draft, conversation, run, RunStatus.TIMED_OUT, "watchdog")
+
+
+def heir_of_adopter(state: Partition, run: Run, conversation_id: str, at: int) -> Member:
+    """Who is given an adopted run of which no frame came in time: its member; where that drains, the owner of now."""
+    member = state.members[run.member or ""]
+    owner = owner_of(state, run.group, conversation_id, at) if member.draining else None
+    return member if owner is None else state.members[owner]
 
 
 def advance_timers(state: Partition, at: int) -> None:
@@ -291,6 +330,8 @@ def open_run(state: Partition, conversation: Conversation, run: Run) -> None:
     """A turn found its group."""
     conversation.runs[run.id] = run
     hold(state, conversation, run)
+    if state.config.limits_begin:
+        watch(state, conversation, run)
 
 
 def forget_run(state: Partition, conversation: Conversation, run: Run) -> None:
@@ -305,7 +346,7 @@ def forget_run(state: Partition, conversation: Conversation, run: Run) -> None:
         del conversation.ended[next(iter(conversation.ended))]
 
 
-def evolve_opened(state: Partition, conversation: Conversation, _: Entry, event: RunOpened) -> None:
+def evolve_opened(state: Partition, conversation: Conversation, entry: Entry, event: RunOpened) -> None:
     """A waiting turn became a run."""
     turns = conversation.waiting.get(event.channel, [])
     turn = next((turn for turn in turns if turn.turn_seq == event.turn_seq), None)
@@ -313,7 +354,7 @@ def evolve_opened(state: Partition, conversation: Conversation, _: Entry, event:
         raise ImpossibleEvent(f"turn {event.turn_seq} does not wait for channel {event.channel}")
     if event.run_id in conversation.runs:
         raise ImpossibleEvent(f"run {event.run_id} is open already")
-    run = Run(event.run_id, event.turn_seq, turn.turn_id, event.group, event.member)
+    run = Run(event.run_id, event.turn_seq, turn.turn_id, event.group, event.member, entry.at)
     open_run(state, conversation, run)
     turns.remove(turn)
     if not turns:
@@ -335,6 +376,7 @@ def evolve_started(state: Partition, conversation: Conversation, entry: Entry, e
     if run.progress is None:
         run.progress = Progress(entry.at)
     run.progress.started = True
+    run.progress.inherited = False
     run.progress.active_at = entry.at
     run.adopted_at = 0
     conversation.current[event.member] = run.id
@@ -342,7 +384,7 @@ def evolve_started(state: Partition, conversation: Conversation, entry: Entry, e
 
 
 def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, event: RunMoved) -> None:
-    """Another member, the next epoch; unless adopted or waiting, from a clean sheet."""
+    """Another member, the next epoch; unless adopted, continued or waiting, from a clean sheet."""
     run = run_of(conversation, event.run_id, event.run_epoch - 1)
     if run.member != event.from_member:
         raise ImpossibleEvent(f"run {run.id} is held by {run.member}, it cannot move from {event.from_member}")
@@ -353,8 +395,10 @@ def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, eve
     run.member = event.to_member
     run.epoch = event.run_epoch
     run.adopted_at = 0
+    run.placed_at = entry.at
     hold(state, conversation, run)
     if event.to_member is None:
+        watch(state, conversation, run)
         return
     run.claimants = tuple(claimant for claimant in run.claimants if claimant != event.to_member)
     run.silent = event.adopted
@@ -362,11 +406,25 @@ def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, eve
         run.adopted_at = max(entry.at, 1)
         if run.progress is not None and run.progress.started:
             conversation.current[event.to_member] = run.id
+    elif event.continued:
+        _hand_on(run, entry, event)
     else:
         run.progress = None
         if event.superseded:
             run.generation += 1
     watch(state, conversation, run)
+
+
+def _hand_on(run: Run, entry: Entry, event: RunMoved) -> None:
+    """All that was done stays; who has it now must say by itself that it works on it."""
+    progress = run.progress
+    if progress is None or event.superseded or event.checkpoint_lsn != progress.checkpoint:
+        raise ImpossibleEvent(
+            f"run {run.id} cannot be continued so: nothing was done of it, or the event is of another"
+        )
+    progress.started = False
+    progress.inherited = True
+    progress.active_at = entry.at
 
 
 def evolve_ended(state: Partition, conversation: Conversation, _: Entry, event: RunEnded) -> None:

@@ -104,6 +104,8 @@ class Run(msgspec.Struct, array_like=True):
     group: str
     member: str | None
     """None: the group has no member; it waits for the next one."""
+    placed_at: int = 0
+    """When it was given to its member, or began to wait for one."""
     epoch: int = 1
     generation: int = 0
     """How often its frames were superseded."""
@@ -111,8 +113,6 @@ class Run(msgspec.Struct, array_like=True):
     """Its member said that it has the turn already, and was not given it."""
     adopted_at: int = 0
     """When it was adopted; 0 once a frame of it came, or never."""
-    placed_at: int = 0
-    """When it was given to its member, or began to wait for one."""
     claimants: tuple[str, ...] = ()
     """Members that joined with a watermark at or above this turn while another held it."""
     progress: Progress | None = None
