@@ -76,6 +76,8 @@ class Channel(_Strict):
     on_owner_loss: OnOwnerLoss | None = None
     adopt_ms: int = Field(5_000, ge=0, le=HOUR_MS)
     watchdog_ms: int = Field(300_000, ge=1_000, le=24 * HOUR_MS)
+    begin_ms: int = Field(0, ge=0, le=24 * HOUR_MS)
+    wait_ms: int = Field(0, ge=0, le=30 * 24 * HOUR_MS)
 
 
 class Route(_Strict):

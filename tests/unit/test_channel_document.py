@@ -31,6 +31,8 @@ def test_defaults_are_written_out() -> None:
         "on_owner_loss": None,
         "adopt_ms": 5000,
         "watchdog_ms": 300_000,
+        "begin_ms": 0,
+        "wait_ms": 0,
     }
     assert agents["group_settle_ms"] == 0
 
@@ -58,7 +60,11 @@ def test_a_listed_document_can_be_applied_as_it_is() -> None:
         (with_channel(id="Über"), "channels[2].id: String should match pattern"),
         (with_channel(id="a/b"), "channels[2].id: String should match pattern"),
         (with_channel(group_settle_ms=-1), "channels[2].group_settle_ms: Input should be greater than or equal to 0"),
-        (with_channel(on_owner_loss="hope"), "channels[2].on_owner_loss: Input should be 'continue', 'restart' or 'fail'"),
+        (
+            with_channel(on_owner_loss="hope"),
+            "channels[2].on_owner_loss: Input should be 'continue', 'restart' or 'fail'",
+        ),
+        (with_channel(wait_ms=-1), "channels[2].wait_ms: Input should be greater than or equal to 0"),
         (with_channel(secret="s"), "channels[2].secret: Extra inputs are not permitted"),
         (with_channel(id="web"), "channels: web more than once"),
         ({**GOOD, "routes": [{"from": "web", "to": ["nobody"]}]}, "routes: channel nobody is not in channels"),
