@@ -19,7 +19,9 @@ from turnlog.errors import (
     Unavailable,
 )
 from turnlog.outbox import Ack
-from turnlog.reply import Reply, Stream
+from turnlog.reply import Reply
+from turnlog.resume import Ask, Resume, Streamed
+from turnlog.stream import Stream
 from turnlog.turn import Turn
 from turnlog.viewer import Frames, Message, Messages, Viewed
 
@@ -28,6 +30,7 @@ __all__ = [
     "AckTimeout",
     "Activity",
     "Agent",
+    "Ask",
     "Client",
     "Conversation",
     "ConversationClosed",
@@ -39,8 +42,10 @@ __all__ = [
     "Messages",
     "ProtocolViolation",
     "Reply",
+    "Resume",
     "Sent",
     "Stream",
+    "Streamed",
     "Turn",
     "TurnlogError",
     "Unauthorized",

@@ -28,6 +28,7 @@ from turnlog.lanes import Lanes
 from turnlog.link import Link
 from turnlog.outbox import Outbox
 from turnlog.reply import Reply
+from turnlog.resume import resume_in
 from turnlog.run import Run, RunState
 from turnlog.tokens import CallableToken, FixedToken, SecretToken, TokenSource
 from turnlog.turn import Turn, turn_in
@@ -49,6 +50,9 @@ class Agent:
     `drain_budget`: seconds that `run` gives running handlers on SIGTERM. `ack_timeout`: seconds until a message that
     nobody acknowledged raises `AckTimeout`, offline time included. `flush_every`: seconds within which the pieces of a
     stream travel as one chunk. `most_at_once`: turns answered at the same time, over all conversations.
+
+    `continues`: the handler looks at `turn.resume`, and goes on where another process of the group was lost in the
+    middle of its answer. Without it such a turn is answered from the start, and what was said of it is marked as such.
     """
 
     def __init__(
@@ -63,12 +67,17 @@ class Agent:
         ack_timeout: float = 30.0,
         flush_every: float = 0.1,
         most_at_once: int = 200,
+        continues: bool = False,
         backoff: Backoff | None = None,
     ) -> None:
         urls = [url] if isinstance(url, str) else list(url)
         if not urls:
             raise ValueError("url: name at least one gateway")
         self.group = group
+        self._continues = continues
+        self._stopping = False
+        self._parts: dict[str, tuple[str | None, int | None, list[Frame]]] = {}
+        """Per conversation: the run that a turn to come goes on with, its epoch, the first frames of its `resume`."""
         self._drain_budget = drain_budget
         self._flush_every = flush_every
         self._handler: Callable[[Turn, Reply], Answer] | None = None
@@ -129,8 +138,12 @@ class Agent:
             await self._task
 
     async def stop(self, budget: float | None = None) -> None:
-        """Drain: nothing new is started, what runs may finish within `budget` seconds, the rest moves to others."""
-        await self._lanes.drain(self._drain_budget if budget is None else budget)
+        """Drain: get nothing new, finish what is in hand within `budget` seconds, and leave the rest to others."""
+        self._stopping = True
+        await self._say_drain()
+        # What a gateway that knows of the drain gives nevertheless, nobody else is there to take.
+        late = "drain" in self._link.abilities
+        await self._lanes.drain(self._drain_budget if budget is None else budget, late=late)
         await self._link.close()
         await self._served()
 
@@ -141,7 +154,7 @@ class Agent:
             await asyncio.shield(self._task)
         finally:
             # Cancelled or refused for good: handlers end too. After `stop()` there are none.
-            await self._lanes.drain(0)
+            await self._lanes.drain(0, late=False)
             await self._link.close()
 
     # ---------------------------------------------------------------------------------------- the link's peer
@@ -149,6 +162,8 @@ class Agent:
     def hello(self) -> Frame:
         """The first frame of each connection."""
         hello: Frame = {"type": "hello", "protocol": PROTOCOL}
+        if self._continues:
+            hello["capabilities"] = ["continue"]
         if self.group is not None:
             hello["group"] = self.group
         if watermarks := self._lanes.watermarks:
@@ -160,8 +175,14 @@ class Agent:
         if self._on_ready is not None:
             on_ready, self._on_ready = self._on_ready, None
             on_ready()
-        await self._lanes.confirm()
-        await self._outbox.resend()
+        self._parts.clear()
+        await self._lanes.reconnected(told=self._continues and "continue" in self._link.abilities)
+        if self._stopping:
+            await self._say_drain()
+
+    async def _say_drain(self) -> None:
+        if "drain" in self._link.abilities:
+            await self._link.send({"type": "drain"})
 
     def received(self, frame: Frame) -> None:
         """One frame off the socket."""
@@ -179,8 +200,27 @@ class Agent:
             self._lanes.stop(conversation, RunState.ABORTED, run=_name(frame), epoch=_epoch(frame))
         elif kind == "error":
             self._refused(conversation, frame)
-        elif (turn := turn_in(conversation, frame)) is not None:
+        elif kind == "resume_part":
+            self._part(conversation, frame)
+        elif kind == "adopted":
+            resume = resume_in(frame, self._parts_of(conversation, frame))
+            self._lanes.adopted(conversation, _name(frame) or "", _epoch(frame), resume)
+        elif (turn := turn_in(conversation, frame, self._parts_of(conversation, frame))) is not None:
             self._lanes.give(turn)
+
+    def _part(self, conversation: str, frame: Frame) -> None:
+        name, epoch, frames = _name(frame), _epoch(frame), frame.get("frames")
+        known = self._parts.get(conversation)
+        if known is None or known[:2] != (name, epoch):
+            known = self._parts[conversation] = (name, epoch, [])
+        known[2].extend(frames if isinstance(frames, list) else ())
+
+    def _parts_of(self, conversation: str, frame: Frame) -> list[Frame]:
+        """What came ahead of this frame of its `resume`; what is of a run that moved on before its turn came is not."""
+        if "resume" not in frame:
+            return []
+        name, epoch, frames = self._parts.pop(conversation, (None, None, []))
+        return frames if (name, epoch) == (_name(frame), _epoch(frame)) else []
 
     def _refused(self, conversation: str, frame: Frame) -> None:
         error = self._outbox.refused(conversation, _data(frame))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
 from turnlog.errors import Fenced
 from turnlog.outbox import Outbox
+from turnlog.resume import Resume
 from turnlog.run import Run, RunState
 from turnlog.turn import Turn
 from turnlog.wire import Frame
@@ -34,7 +36,8 @@ class Lanes:
         self._room = asyncio.Semaphore(most_at_once)
         self._lanes: dict[str, _Lane] = {}
         self._workers: set[asyncio.Task[None]] = set()
-        self._draining = False
+        self._closed = False
+        """Whether turns that come are left to others."""
 
     @property
     def watermarks(self) -> dict[str, int]:
@@ -43,6 +46,8 @@ class Lanes:
 
     def give(self, turn: Turn) -> None:
         """A turn came in. The run that this process has already is only renewed: its handler goes on."""
+        if self._closed:
+            return  # it moves to another process as soon as this one has left
         lane = self._lanes.get(turn.conversation)
         if lane is None:
             lane = self._lanes[turn.conversation] = _Lane()
@@ -50,7 +55,7 @@ class Lanes:
         elif turn.run is None and turn.seq is not None and turn.seq <= lane.watermark:
             return  # a server that names no runs replays what this process has
         elif (known := _find(lane, turn)) is not None:
-            known.renew(turn, self._outbox.generation)
+            known.renew(turn.run_epoch, turn.resume, self._outbox.generation)
             self._spawn(self._confirm(known))
             return
         lane.watermark = max(lane.watermark, turn.seq or 0)
@@ -67,19 +72,36 @@ class Lanes:
                 each.stop(state)
                 return
 
-    async def confirm(self) -> None:
-        """On a new connection: say of every run in hand that it is, before the server gives it away or again."""
-        for run in list(self._runs()):
-            await self._confirm(run)
+    async def reconnected(self, *, told: bool) -> None:
+        """A new connection is up. `told`: its gateway says of each run whether it is this process's, and what is stored
+        of it. Else this process says so itself, before the server gives the run away or again."""
+        runs = list(self._runs())
+        if told:
+            for run in runs:
+                run.placed.clear()
+                self._spawn(self._confirm(run))
+        else:
+            for run in runs:
+                await self._confirm(run)
 
-    async def drain(self, budget: float) -> None:
-        """Start nothing more, and let what runs finish within `budget` seconds; the rest is left to other processes."""
-        self._draining = True
-        for run in list(self._runs()):
-            if run.state is RunState.QUEUED:
-                run.stop(RunState.LEFT)
-        if self._workers:
-            await asyncio.wait(self._workers, timeout=budget)
+    def adopted(self, conversation: str, run_id: str, epoch: int | None, resume: Resume | None) -> None:
+        """The gateway says that this process goes on with the run that it has, and what is stored of it."""
+        lane = self._lanes.get(conversation)
+        for run in lane.runs if lane is not None else ():
+            if run.turn.run == run_id and run.open:
+                run.renew(epoch, resume, self._outbox.generation)
+
+    async def drain(self, budget: float, *, late: bool) -> None:
+        """Let what this process was given finish within `budget` seconds; the rest is left to other processes.
+
+        `late`: what comes meanwhile is taken too.
+        """
+        self._closed = not late
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + budget
+        while self._workers and (left := deadline - loop.time()) > 0:
+            await asyncio.wait(self._workers, timeout=left)
+        self._closed = True
         for run in list(self._runs()):
             run.stop(RunState.LEFT)
         if self._workers:
@@ -90,8 +112,6 @@ class Lanes:
     async def _work(self, conversation: str, lane: _Lane) -> None:
         while lane.runs:
             run = lane.runs[0]
-            if self._draining and run.state is RunState.QUEUED:
-                run.stop(RunState.LEFT)
             if run.open:
                 async with self._room:
                     await self._run(run)
@@ -119,10 +139,14 @@ class Lanes:
         await self._answer(run)
 
     async def _confirm(self, run: Run) -> None:
-        if run.state is RunState.RUNNING:
-            await self._outbox.frame(run, _status("started"))
-        elif run.state is RunState.QUEUED and run.turn.seq:
-            await self._outbox.frame(run, {"type": "read", "watermark": run.turn.seq})
+        """Say that the run is in hand, and again what nobody acknowledged of it."""
+        with contextlib.suppress(Fenced):  # it was stopped meanwhile, and its handler knows
+            await self._outbox.wait_placed(run)
+            if run.state is RunState.RUNNING:
+                await self._outbox.frame(run, _status("started"))
+            elif run.turn.seq:
+                await self._outbox.frame(run, {"type": "read", "watermark": run.turn.seq})
+            await self._outbox.resend(run)
 
     def _runs(self) -> Iterator[Run]:
         return (run for lane in self._lanes.values() for run in lane.runs if run.open)

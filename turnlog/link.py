@@ -103,6 +103,8 @@ class Link:
         self.connection: str | None = None
         """The gateway's id for the current or last connection: the member's id in the log."""
         self.max_frame_bytes = FRAME_BYTES
+        self.abilities: frozenset[str] = frozenset()
+        """What this gateway says that it can do beyond the public protocol: `continue`, `drain`."""
         self._refreshed: asyncio.Queue[float | None] = asyncio.Queue()
         """When a renewed token ends, as the gateway says it, for `_renew`."""
 
@@ -218,6 +220,9 @@ class Link:
     def _take(self, welcome: Frame) -> None:
         name = welcome.get("connectionId")
         self.connection = name if isinstance(name, str) else None
+        abilities = welcome.get("capabilities")
+        known = abilities.items() if isinstance(abilities, dict) else ()
+        self.abilities = frozenset(name for name, able in known if able is True)
         limits = welcome.get("limits")
         most = limits.get("maxFrameBytes") if isinstance(limits, dict) else None
         self.max_frame_bytes = most if isinstance(most, int) and most > 0 else FRAME_BYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass
 
 from turnlog.errors import AckTimeout, InvalidRequest, TurnlogError, Unavailable, error_of
@@ -10,6 +11,11 @@ from turnlog.link import Link
 from turnlog.run import Run
 from turnlog.wire import Frame, dump
 
+CHECKPOINT_BYTES = 256 * 1024
+"""What a gateway takes of a checkpoint, as compact UTF-8 JSON; it may make its frame longer than others may be."""
+PLACED_WITHIN_S = 10.0
+"""How long a gateway may take to say whose a run is after a reconnect. It does at once, unless it took the old
+connection for alive; then what is sent finds out."""
 SEND_RETRIES = 3
 RETRY_STEP_S = 0.5
 _TEMPORARY = frozenset({"rate_limited", "too_many_in_flight", "unavailable"})
@@ -50,9 +56,19 @@ class Outbox:
         if not await self._link.wait_up(self._ack_timeout):
             raise Unavailable(f"no connection to the gateway for {self._ack_timeout:g} s", code="unavailable")
 
+    async def wait_placed(self, run: Run) -> None:
+        """Until the gateway of a new connection has said whose the run is. Raises `Fenced`."""
+        if not run.placed.is_set():
+            try:
+                async with asyncio.timeout(PLACED_WITHIN_S):
+                    await run.placed.wait()
+            except TimeoutError:
+                run.placed.set()
+        run.check()
+
     async def frame(self, run: Run, frame: Frame) -> bool:
         """A frame that gets no ack. False: there is no connection, and it was not sent. Raises `Fenced`."""
-        run.check()
+        await self.wait_placed(run)
         return await self._link.send(self._envelope(run, frame))
 
     async def last(self, run: Run, frame: Frame) -> None:
@@ -87,9 +103,9 @@ class Outbox:
         finally:
             del self._unacked[key]
 
-    async def resend(self) -> None:
-        """On a new connection: everything unacknowledged, in the order in which it was first sent."""
-        for entry in list(self._unacked.values()):
+    async def resend(self, run: Run) -> None:
+        """On a new connection: what is unacknowledged of the run, in the order in which it was first sent."""
+        for entry in [entry for entry in self._unacked.values() if entry.run is run]:
             try:
                 await self.frame(entry.run, entry.frame)
             except TurnlogError as error:  # fenced, or too large for the gateway of this connection
@@ -114,10 +130,21 @@ class Outbox:
 
     def _envelope(self, run: Run, frame: Frame) -> Frame:
         envelope = run.stamp(frame, self._link.generation)
+        if frame["type"] == "checkpoint":
+            _check_checkpoint(frame["data"])
+            return envelope
         size, most = len(dump(envelope)), self._link.max_frame_bytes
         if size > most:
             raise InvalidRequest(f"frame: {size} bytes, the gateway takes at most {most}", code="payload_too_large")
         return envelope
+
+
+def _check_checkpoint(data: object) -> None:
+    size = len(json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass"))
+    if size > CHECKPOINT_BYTES:
+        raise InvalidRequest(
+            f"checkpoint: {size} bytes as JSON, at most {CHECKPOINT_BYTES} are taken", code="payload_too_large"
+        )
 
 
 def _settle(done: asyncio.Future[Ack], error: TurnlogError) -> None:

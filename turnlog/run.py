@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum, auto
 
 from turnlog.errors import Fenced
+from turnlog.resume import Resume
 from turnlog.turn import Turn
 from turnlog.wire import Frame
 
@@ -49,6 +51,11 @@ class Run:
         self.state = RunState.QUEUED
         self.task: asyncio.Task[None] | None = None
         """The handler, while it runs."""
+        self.resume = turn.resume
+        """What was stored of it when this process was last given it; None: nobody said."""
+        self.placed = asyncio.Event()
+        """Clear while a new connection's gateway has yet to say whose it is: nothing of it is sent until then."""
+        self.placed.set()
         self._epoch = turn.run_epoch
         self._generation = generation
 
@@ -66,10 +73,18 @@ class Run:
             raise AssertionError(f"run: {self.state.name} never becomes {state.name}")
         self.state = state
 
-    def renew(self, turn: Turn, generation: int) -> None:
+    def renew(self, epoch: int | None, resume: Resume | None, generation: int) -> None:
         """The same run was given to this process again: its frames carry the new epoch from here on."""
-        self._epoch = turn.run_epoch
+        self._epoch = epoch
+        self.resume = resume
+        if self.state is RunState.QUEUED:
+            self.turn = replace(self.turn, run_epoch=epoch, resume=resume)  # no handler has seen it yet
         self._generation = generation
+        self.placed.set()
+
+    def stored_in(self, generation: int) -> Resume | None:
+        """What the gateway of this connection said was stored of it; None: it said nothing."""
+        return self.resume if generation == self._generation else None
 
     def holds(self, epoch: int | None) -> bool:
         """Whether an order about `epoch` is about what this process holds, or may be."""
@@ -78,6 +93,7 @@ class Run:
     def stop(self, state: RunState) -> None:
         """End it from outside: ABORTED, FENCED or LEFT. A handler that runs is cancelled."""
         self.enter(state)
+        self.placed.set()  # who waits for it is told by `check`
         if self.task is not None:
             self.task.cancel()
 

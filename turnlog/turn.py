@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from turnlog.resume import Resume, resume_in
 from turnlog.wire import NOT_TURNS, Frame
 
 
@@ -34,12 +36,14 @@ class Turn:
     """Id of the run that answering it is; None behind a server that does not name runs."""
     run_epoch: int | None = None
     """1 for the first owner, +1 each time the run moved."""
+    resume: Resume | None = None
+    """What an earlier owner had done of it, for an agent that `continues`; None: begin at the beginning."""
     raw: Frame = field(default_factory=dict, repr=False)
     """The frame as it came."""
 
 
-def turn_in(conversation: str, frame: Frame) -> Turn | None:
-    """The turn in a conversation's frame, or None when the frame is something else."""
+def turn_in(conversation: str, frame: Frame, earlier: Sequence[Frame] = ()) -> Turn | None:
+    """The turn in a conversation's frame, or None when the frame is something else. `earlier`: see `resume_in`."""
     kind, data = frame.get("type"), frame.get("data")
     if frame.get("from") != "user" or not isinstance(kind, str) or not isinstance(data, dict) or kind in NOT_TURNS:
         return None
@@ -59,6 +63,7 @@ def turn_in(conversation: str, frame: Frame) -> Turn | None:
         reply_to=_string(_object(frame.get("replyTo")).get("id")),
         run=_string(frame.get("run")),
         run_epoch=_integer(frame.get("runEpoch")),
+        resume=resume_in(frame, earlier),
         raw=frame,
     )
 

@@ -192,5 +192,10 @@ def _viewed(event: ServerEvent) -> Viewed:
         ) from error
     if not isinstance(frame, dict):
         raise ProtocolViolation("the event stream holds an event that is not a frame", code="bad_response")
+    return viewed_in(frame, event.event)
+
+
+def viewed_in(frame: Frame, kind: str = "") -> Viewed:
+    """`frame` as viewers see it; `kind`: its type where it names none."""
     seq = frame.get("seq")
-    return Viewed(seq if isinstance(seq, int) else None, str(frame.get("type", event.event)), frame)
+    return Viewed(seq if isinstance(seq, int) else None, str(frame.get("type", kind)), frame)

@@ -541,7 +541,7 @@ async def test_a_message_too_large_for_the_next_gateway_fails_its_run_and_not_th
         await second.until("c2", type="text")
 
 
-async def test_stop_lets_what_runs_finish_and_starts_nothing_more(gateway: ScriptedGateway) -> None:
+async def test_stop_lets_what_it_was_given_finish_and_takes_nothing_more(gateway: ScriptedGateway) -> None:
     agent = agent_of(gateway)
     hold = asyncio.Event()
     began: list[str] = []
@@ -562,15 +562,49 @@ async def test_stop_lets_what_runs_finish_and_starts_nothing_more(gateway: Scrip
     await asyncio.sleep(0)  # the drain has begun
     await peer.turn("c2", "three", seq=1)
     hold.set()
-    message = await peer.until("c1", type="text")
-    await peer.ack("c1", message, seq=3)
-    assert (await peer.inner("c1"))["data"] == {"status": "finished"}
+    for seq in (3, 4):
+        message = await peer.until("c1", type="text")
+        await peer.ack("c1", message, seq=seq)
+        assert (await peer.inner("c1"))["data"] == {"status": "finished"}
     assert await peer.closed() == 1000
     await stopping
-    assert began == ["one"]
+    assert began == ["one", "two"]
 
 
-async def test_a_turn_that_waits_for_room_is_not_started_by_a_draining_agent(gateway: ScriptedGateway) -> None:
+async def test_a_gateway_that_knows_of_drains_is_told_and_what_it_gives_nevertheless_is_answered(
+    gateway: ScriptedGateway,
+) -> None:
+    agent = agent_of(gateway)
+    hold = asyncio.Event()
+    began: list[str] = []
+
+    @agent.on_turn
+    async def answer(turn: Turn) -> None:
+        began.append(turn.text)
+        await hold.wait()
+
+    starting = asyncio.create_task(agent.start())
+    peer = await gateway.welcomed(capabilities={"drain": True})
+    await starting
+    await peer.turn("c1", "one", seq=1)
+    await peer.until("c1", type="run")
+    stopping = asyncio.create_task(agent.stop(budget=5))
+    assert await peer.receive() == {"type": "drain"}
+    await peer.turn("c2", "two", seq=1)
+    await peer.until("c2", type="run")
+    await peer.close(1011)
+    again = await gateway.welcomed(capabilities={"drain": True})
+    await again.until("c1", data={"status": "started"})
+    await again.until("c2", data={"status": "started"})
+    assert await again.receive() == {"type": "drain"}  # it is another member there
+    hold.set()
+    await stopping
+    assert began == ["one", "two"]
+
+
+async def test_a_turn_that_waits_for_room_is_answered_by_a_draining_agent_within_its_budget(
+    gateway: ScriptedGateway,
+) -> None:
     agent = agent_of(gateway, most_at_once=1)
     hold = asyncio.Event()
     began: list[str] = []
@@ -590,7 +624,7 @@ async def test_a_turn_that_waits_for_room_is_not_started_by_a_draining_agent(gat
     await asyncio.sleep(0)  # the drain has begun
     hold.set()
     await stopping
-    assert began == ["a"]
+    assert began == ["a", "b"]
 
 
 async def test_a_handler_beyond_the_drain_budget_is_cancelled_and_its_run_left_to_others(
