@@ -269,10 +269,12 @@ def _continues(progress: Progress, stream_id: str | None) -> bool:
 
 
 def _stream_id(frame: Frame, run: Run | None) -> str | None:
-    """The stream as viewers know it: a stream id used again after its frames were superseded is a new stream."""
+    """The stream as viewers know it: a stream id used again after its frames were superseded is a new stream. Who
+    continues a run knows the stream by the name that viewers know."""
     if frame.stream_id is None or run is None or run.generation == 0:
         return frame.stream_id
-    return f"{frame.stream_id}#{run.generation}"
+    suffix = f"#{run.generation}"
+    return frame.stream_id if frame.stream_id.endswith(suffix) else frame.stream_id + suffix
 
 
 def _committed(
