@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from streams.core.events import Entry, MoveReason, OwnerChanged, RunMoved, RunOpened, TurnCommitted
-from streams.core.ownership import owner_of, winner
+from streams.core.ownership import adopter, owner_of
 from streams.core.routing import plan_of
-from streams.core.runs import claimants_of
-from streams.core.state import Partition
+from streams.core.runs import claimants_of, heir_of_adopter, may_continue
+from streams.core.state import Partition, Run
 
 
 class Owners:
     """3: each turn was given to the rendezvous winner among the members of that moment, in every group that it was
-    routed to; and so was each run that moved.
+    routed to, of those that do not drain where there are such; and so was each run that moved, which goes on where it
+    stopped exactly where its new member can.
 
     `state` is the partition folded up to the entry before the one that is looked at, by whoever drives this.
     """
@@ -59,22 +60,39 @@ class Owners:
             yield from self._given(entry, assignment.group, assignment.member, f"turn {turn.seq}")
 
     def _moved(self, entry: Entry, moved: RunMoved) -> Iterator[str]:
-        if moved.reason is MoveReason.ADOPT_TIMEOUT:
-            if moved.from_member != moved.to_member:
-                yield f"run {moved.run_id} timed out with {moved.from_member} and was given to {moved.to_member}"
-        elif moved.adopted:
-            yield from self._adopted(moved)
-        else:
-            yield from self._given(entry, moved.group, moved.to_member, f"run {moved.run_id}")
-
-    def _adopted(self, moved: RunMoved) -> Iterator[str]:
         conversation = self._state.conversations.get(str(moved.conversation_id))
         run = None if conversation is None else conversation.runs.get(moved.run_id)
+        if run is None:
+            yield f"run {moved.run_id} moves, which is not open"
+        elif moved.adopted:
+            yield from self._adopted(moved, run)
+        else:
+            if moved.reason is MoveReason.ADOPT_TIMEOUT:
+                yield from self._timed_out(entry, moved, run)
+            else:
+                yield from self._given(entry, moved.group, moved.to_member, f"run {moved.run_id}")
+            yield from self._continued(moved, run)
+
+    def _adopted(self, moved: RunMoved, run: Run) -> Iterator[str]:
         group = self._state.groups.get(moved.group)
-        claimants = [] if run is None or group is None else claimants_of(run, group.members)
-        chosen = winner(claimants, str(moved.conversation_id)) if claimants else None
+        claimants = [] if group is None else [group.members[id_] for id_ in claimants_of(run, group.members)]
+        chosen = adopter(claimants, str(moved.conversation_id)) if claimants else None
         if chosen != moved.to_member:
             yield f"run {moved.run_id} was adopted by {moved.to_member}; deciding again gives {chosen}"
+
+    def _timed_out(self, entry: Entry, moved: RunMoved, run: Run) -> Iterator[str]:
+        if run.member not in self._state.members:
+            yield f"run {moved.run_id} timed out with {run.member}, who is not there"
+            return
+        heir = heir_of_adopter(self._state, run, str(moved.conversation_id), entry.at)
+        if moved.to_member != heir.id:
+            yield f"run {moved.run_id} timed out and was given to {moved.to_member}; deciding again gives {heir.id}"
+
+    def _continued(self, moved: RunMoved, run: Run) -> Iterator[str]:
+        member = self._state.members.get(moved.to_member or "")
+        continued = member is not None and may_continue(self._state, run, member)
+        if continued != moved.continued:
+            yield f"run {moved.run_id} moves with continued={moved.continued}; deciding again gives {continued}"
 
     def _changed(self, entry: Entry, changed: OwnerChanged) -> Iterator[str]:
         yield from self._given(entry, changed.group, changed.owner, "the conversation")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from streams.core.events import Entry, FrameCommitted, RunEnded, RunMoved, RunOpened, RunStarted, TurnCommitted
+from streams.core.frames import CHECKPOINT
 from streams.core.runs import SYSTEM
 
 
@@ -15,9 +16,12 @@ class _OpenRun:
     member: str | None
     epoch: int
     hand: int = 0
-    """Grows when the run goes to another process; not when the same one goes on under a new member id (adopted)."""
+    """Grows when the run begins anew with another process; not when the same one goes on under a new member id
+    (adopted), or another goes on where it stopped (continued): there the frames of all epochs are one answer."""
     stored: dict[int, int] = field(default_factory=dict)
     """Seqs of its numbered frames that are not superseded, and in whose hand the run was."""
+    checkpoint: int = 0
+    """lsn of its last checkpoint frame in this hand; 0: none."""
 
     def supersede(self, seqs: Iterable[int]) -> None:
         for seq in seqs:
@@ -26,7 +30,7 @@ class _OpenRun:
 
 class RunEpochs:
     """4: within a turn and group, frames of run epoch e precede `RunMoved(e + 1)` and none of e follow; at most one
-    answer is not superseded.
+    answer is not superseded, and a continued run is given with all that was committed of it.
 
     Remembers the open runs only: what names a run that is not open is a violation by itself.
     """
@@ -40,7 +44,7 @@ class RunEpochs:
         """See `Checker`."""
         match entry.event:
             case FrameCommitted(run_id=str()) as frame:
-                return self._frame(frame)
+                return self._frame(entry.lsn, frame)
             case TurnCommitted(assigned=assigned):
                 return [p for each in assigned for p in self._opened(each.run_id, each.member, each.run_epoch)]
             case RunOpened() as opened:
@@ -72,11 +76,13 @@ class RunEpochs:
             found.append(f"{what} of run {run_id} by {member}; {run.member} holds it")
         return found
 
-    def _frame(self, frame: FrameCommitted) -> list[str]:
+    def _frame(self, lsn: int, frame: FrameCommitted) -> list[str]:
         assert frame.run_id is not None  # noqa: S101 -- matched by the caller
         run = self._open.get(frame.run_id)
         holder = frame.member if frame.sender != SYSTEM or run is None else run.member
         found = self._held(frame.run_id, holder, frame.run_epoch, "a frame")
+        if run is not None and frame.frame.type == CHECKPOINT:
+            run.checkpoint = lsn
         if run is None or frame.seq == 0 or frame.sender == SYSTEM:
             return found
         run.stored[frame.seq] = run.hand
@@ -90,10 +96,16 @@ class RunEpochs:
         run = self._open.get(moved.run_id)
         if run is None:
             return found
+        known = run.checkpoint if moved.continued else 0
+        if moved.checkpoint_lsn != known:
+            found.append(f"run {moved.run_id} moves with the checkpoint of lsn {moved.checkpoint_lsn}, not of {known}")
+        if moved.continued and (moved.superseded or moved.adopted or moved.to_member is None):
+            found.append(f"run {moved.run_id} is continued, and superseded, adopted or given to nobody at once")
         run.supersede(moved.superseded)
         run.member, run.epoch = moved.to_member, moved.run_epoch
-        if moved.to_member is not None and not moved.adopted:
+        if moved.to_member is not None and not moved.adopted and not moved.continued:
             run.hand += 1
+            run.checkpoint = 0
         return found
 
     def _ended(self, ended: RunEnded) -> list[str]:

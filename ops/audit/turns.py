@@ -117,6 +117,7 @@ class NothingLost:
         taken_over = moved.from_member if moved.from_member is not None else lost
         if taken_over not in {None, moved.to_member} and not moved.adopted:
             self.tally.takeovers += 1
+            self.tally.continued += moved.continued
 
     def _closed(self, conversation: str) -> None:
         """What waited for a member ends with the conversation, for that reason."""

@@ -57,6 +57,8 @@ class Tally:
     """Turns of a channel that was routed to no agent channel."""
     takeovers: int = 0
     """Runs that another member took over from the one that had them."""
+    continued: int = 0
+    """Those of them that went on where they had stopped."""
     fenced: int = 0
     """Frames refused because their sender no longer held what it wrote to."""
 
@@ -104,6 +106,7 @@ class Verdict:
             "ended": tally.ended,
             "unrouted": tally.unrouted,
             "takeovers": tally.takeovers,
+            "continued": tally.continued,
             "fenced": tally.fenced,
             "violations": [violation.document() for violation in self.findings.shown],
             "violations_total": self.findings.count,

@@ -65,7 +65,7 @@ def told(verdict: dict[str, object]) -> str:
     counts = (
         f"{verdict['events']:,} events: {verdict['turns']:,} turns, {verdict['answered']:,} answered, "
         f"{verdict['open']:,} open, {verdict['ended']:,} ended without an answer, {verdict['unrouted']:,} for nobody; "
-        f"{verdict['takeovers']:,} takeovers, {verdict['fenced']:,} frames fenced"
+        f"{verdict['takeovers']:,} takeovers ({verdict['continued']:,} continued), {verdict['fenced']:,} frames fenced"
     )
     lines = [counts]
     violations = verdict["violations"]

@@ -14,6 +14,7 @@ from streams.core.commands import (
     CommitBatch,
     CommitFrame,
     CommitTurn,
+    Drain,
     GatewayExpired,
     Join,
     Leave,
@@ -63,7 +64,7 @@ class Journal:
         self.refs += 1
         return f"ref-{self.refs}"
 
-    def join(self, member: str) -> None:
+    def join(self, member: str, *, continues: bool = False) -> None:
         self.joined += 1
         self.take(
             Join(
@@ -74,8 +75,12 @@ class Journal:
                 member=member,
                 channel="agents",
                 group=GROUP,
+                continues=continues,
             )
         )
+
+    def drain(self, member: str) -> None:
+        self.take(Drain(at=self.at, timestamp=self.at, member=member, by=GATEWAY, reason="deploy"))
 
     def leave(self, member: str) -> None:
         self.joined += 1
@@ -128,13 +133,13 @@ class Journal:
         return next(name for name in self.state.groups[GROUP].members if name != member)
 
 
-def ready() -> Journal:
+def ready(*, continues: bool = False) -> Journal:
     """A writer, the channels, two members, one conversation."""
     journal = Journal()
     journal.open_writer()
     journal.take(ApplyConfig(at=journal.at, timestamp=journal.at, version=1, document=DOCUMENT))
-    journal.join("gw-1.1")
-    journal.join("gw-1.2")
+    journal.join("gw-1.1", continues=continues)
+    journal.join("gw-1.2", continues=continues)
     journal.open()
     return journal
 
@@ -160,6 +165,23 @@ def taken_over() -> Journal:
     run = next(iter(journal.state.conversations[CONVERSATION].runs.values()))
     assert run.member is not None
     journal.frame(run.member)
+    return journal
+
+
+def continued() -> Journal:
+    """A turn whose owner stored a checkpoint and left in the middle of its answer; the other one finished it."""
+    journal = ready(continues=True)
+    journal.say(key="first")
+    first = journal.owner
+    journal.frame(first, "run", status="started")
+    journal.frame(first)
+    journal.frame(first, "checkpoint")
+    journal.drain(first)
+    journal.leave(first)
+    heir = journal.other(first)
+    journal.frame(heir, "run", status="started")
+    journal.frame(heir)
+    journal.frame(heir, "run", status="finished")
     return journal
 
 

@@ -24,6 +24,8 @@ from streams.core.events import (
     ConversationOpened,
     Entry,
     FrameCommitted,
+    MemberDraining,
+    MemberJoined,
     MemberLeft,
     MoveReason,
     OwnerChanged,
@@ -44,6 +46,7 @@ from tests.support.journals import (
     Journal,
     answered,
     changed,
+    continued,
     ready,
     taken_over,
     with_event,
@@ -53,7 +56,7 @@ from tests.support.journals import (
 pytestmark = pytest.mark.unit
 
 CHECKERS: list[Callable[[], Checker]] = [GapFree, WriterEpochs, RunEpochs, NothingLost, NothingFenced, KeysOnce]
-JOURNALS = [ready, answered, taken_over]
+JOURNALS = [ready, answered, taken_over, continued]
 
 
 def found(checker: Checker, entries: Iterable[Entry]) -> list[str]:
@@ -170,6 +173,27 @@ def test_3_a_run_adopted_by_one_who_never_had_it_is_found() -> None:
     assert len(refolded(with_event(journal.entries, RunMoved, changed(adopted=True)))) == 1
 
 
+def test_3_a_turn_given_to_one_that_drains_is_found() -> None:
+    journal = ready()
+    journal.say()
+    journal.drain(journal.owner)
+    journal.say()
+    assert not refolded(journal.entries)
+    assert any("was given to" in problem for problem in refolded(without(journal.entries, MemberDraining)))
+
+
+def test_3_a_run_that_begins_anew_with_a_member_that_can_continue_it_is_found() -> None:
+    assert refolded(with_event(continued().entries[:-3], RunMoved, changed(continued=False, checkpoint_lsn=0))) == [
+        f"run {CONVERSATION}/1/{GROUP} moves with continued=False; deciding again gives True"
+    ]
+
+
+def test_3_a_run_that_is_continued_by_a_member_that_cannot_is_found() -> None:
+    entries = with_event(continued().entries, MemberJoined, changed(continues=False), nth=0)
+    entries = with_event(entries, MemberJoined, changed(continues=False), nth=1)
+    assert len(refolded(entries)) == 1
+
+
 def test_3_a_change_of_owner_that_did_not_happen_is_found() -> None:
     journal = ready()
     journal.say()
@@ -196,6 +220,21 @@ def test_4_a_frame_of_one_who_does_not_hold_the_run_is_found() -> None:
 def test_4_a_second_answer_beside_one_that_is_not_superseded_is_found() -> None:
     broken = with_event(taken_over().entries, RunMoved, changed(superseded=()))
     assert any("not superseded" in problem for problem in found(RunEpochs(), broken))
+
+
+def test_4_a_second_answer_beside_one_that_was_continued_only_by_name_is_found() -> None:
+    broken = with_event(continued().entries, RunMoved, changed(continued=False, checkpoint_lsn=0))
+    assert any("not superseded" in problem for problem in found(RunEpochs(), broken))
+
+
+def test_4_a_continued_run_that_is_superseded_is_found() -> None:
+    broken = with_event(continued().entries, RunMoved, changed(superseded=(2,)))
+    assert any("continued, and superseded" in problem for problem in found(RunEpochs(), broken))
+
+
+def test_4_a_continued_run_without_its_last_checkpoint_is_found() -> None:
+    broken = with_event(continued().entries, RunMoved, changed(checkpoint_lsn=0))
+    assert any("moves with the checkpoint of lsn 0" in problem for problem in found(RunEpochs(), broken))
 
 
 def test_4_a_run_that_moves_by_two_epochs_is_found() -> None:
@@ -231,6 +270,12 @@ def test_5_what_became_of_each_turn_is_counted() -> None:
 def test_5_a_takeover_is_counted_once() -> None:
     tally = counted(taken_over().entries)
     assert (tally.turns, tally.answered, tally.takeovers) == (1, 1, 1)
+
+
+def test_5_a_takeover_that_goes_on_where_it_stopped_is_counted_as_such() -> None:
+    tally = counted(continued().entries)
+    assert (tally.answered, tally.takeovers, tally.continued) == (1, 1, 1)
+    assert counted(taken_over().entries).continued == 0
 
 
 def test_5_a_takeover_by_way_of_an_empty_group_is_counted_once() -> None:
