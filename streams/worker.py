@@ -37,6 +37,7 @@ from streams.runtime.commit import DeadLetters
 from streams.runtime.health import HealthServer
 from streams.runtime.kafka import KafkaEnds, Stability, closed
 from streams.runtime.kafka_clients import KafkaIntake, KafkaJournalProducer, KafkaJournalReader, KafkaOutbox
+from streams.runtime.kafka_transactions import KafkaTransactions
 from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.partition import PartitionState, Sequencer
 from streams.runtime.ports import Limits, Ports
@@ -195,6 +196,7 @@ class Worker(Service):
         self._topics = topics = Topics(settings.namespace)
         limit_s = settings.request_timeout_ms / 1000
         self._outbox, self._ends = KafkaOutbox(settings.kafka, limit_s), KafkaEnds(settings.kafka, limit_s)
+        self._transactions = KafkaTransactions(settings.kafka, topics.conversations, limit_s)
         self._leases = PostgresLeases(settings.postgres, self.id, ttl_ms=settings.lease_ttl_ms)
         self._checkpoints = PostgresCheckpoints(settings.postgres)
         codec, metrics = open_codec(settings.schema_registry, topics), WorkerMetrics()
@@ -221,6 +223,7 @@ class Worker(Service):
                 settings.kafka, self._ends, topics.conversations, partition, limit_s
             ),
             new_intake=lambda partition: KafkaIntake(settings.kafka, topics, partition, limit_s),
+            transactions=self._transactions,
             keeper=self._heart.heartbeat,
             metrics=metrics,
         )
@@ -249,7 +252,7 @@ class Worker(Service):
 
     async def on_shutdown(self) -> None:
         self._health.stop()
-        await closed(self._leases, self._checkpoints, self._outbox, self._ends)
+        await closed(self._leases, self._checkpoints, self._outbox, self._ends, self._transactions)
         log.info("worker stopped", worker=self.id)
 
     async def until_crashed(self) -> None:

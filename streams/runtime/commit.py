@@ -32,6 +32,7 @@ from streams.runtime.kafka import (
     JournalProducer,
     NewHeaders,
     Outbox,
+    ProducerIdentity,
     RecordBatch,
     Unrecoverable,
 )
@@ -116,6 +117,11 @@ class Committer:
         self._spent = True
         await self._producer.start()
         self._spent = False
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """What InitProducerId gave."""
+        return self._producer.identity
 
     def new_pack(self) -> Pack:
         """An empty pack for the next transaction."""

@@ -84,6 +84,13 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
     end: int
 
 
+class ProducerIdentity(msgspec.Struct, frozen=True, gc=False):
+    """What InitProducerId gave a transactional producer."""
+
+    producer_id: int
+    producer_epoch: int
+
+
 class IntakeSource(Protocol):
     """The three intake topics of one partition."""
 
@@ -115,6 +122,9 @@ class JournalReader(Protocol):
     async def high_watermark(self) -> int:
         """The end of the journal now, whatever lies in it."""
 
+    async def stable_end(self) -> int:
+        """Where the journal ends for who reads it now: before the first open transaction, if there is one."""
+
     async def close(self) -> None: ...
 
 
@@ -130,6 +140,10 @@ class JournalProducer(Protocol):
 
     async def start(self) -> None:
         """InitProducerId: the last holder's open transaction is aborted, its next request is refused."""
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """What `start` got."""
 
     def new_batch(self) -> RecordBatch: ...
 

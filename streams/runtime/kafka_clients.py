@@ -24,6 +24,7 @@ from streams.runtime.kafka import (
     KafkaUnavailable,
     NewHeaders,
     Polled,
+    ProducerIdentity,
     Record,
     RecordBatch,
     Unrecoverable,
@@ -76,6 +77,12 @@ class KafkaJournalProducer:
 
     async def start(self) -> None:
         await self._bounded(self._producer.start())
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        # aiokafka shows it nowhere else.
+        manager = self._producer._txn_manager
+        return ProducerIdentity(manager.producer_id, manager.producer_epoch)
 
     def new_batch(self) -> KafkaBatch:
         return KafkaBatch(self._producer.create_batch())
@@ -268,6 +275,9 @@ class KafkaJournalReader:
 
     async def high_watermark(self) -> int:
         return (await self._ends.bounds([self._name]))[self._name].end
+
+    async def stable_end(self) -> int:
+        return (await self._ends.stable([self._name]))[self._name]
 
     async def close(self) -> None:
         await self._consumer.stop()

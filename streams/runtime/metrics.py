@@ -58,6 +58,11 @@ class WorkerMetrics:
         )
         self.fenced = counter("fenced", "Writer epochs of this worker that ended as fenced.")
         self.doubts = counter("doubts", "Writer epochs that ended because a request's outcome was not known.")
+        self.hanging = counter(
+            "hanging_transactions_ended",
+            "Transactions that Kafka had left open and a claim ended, by outcome.",
+            "outcome",
+        )
         self.stale_leases = counter("stale_lease_store", "Claims that found their epoch used already: restored?")
         self.checkpoint_age = gauge("checkpoint_age_seconds", "Since the last checkpoint was stored.", "partition")
         self.checkpoints = counter("checkpoints", "Checkpoints stored.")

@@ -9,6 +9,7 @@ from typing import Protocol
 from streams.fence.port import Checkpoints, Lease, Leases
 from streams.runtime.codec import Codec
 from streams.runtime.commit import DeadLetters
+from streams.runtime.hanging import Transactions
 from streams.runtime.kafka import IntakeSource, JournalProducer, JournalReader, Outbox
 from streams.runtime.metrics import WorkerMetrics
 
@@ -54,5 +55,6 @@ class Ports:
     new_producer: Callable[[int], JournalProducer]
     new_reader: Callable[[int], JournalReader]
     new_intake: Callable[[int], IntakeSource]
+    transactions: Transactions
     keeper: LeaseKeeper
     metrics: WorkerMetrics

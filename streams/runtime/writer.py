@@ -5,7 +5,8 @@ Claim order, after the advisory lock and the lease with its new epoch, which the
     (1) InitProducerId       the last holder's transactions fail from here on, its open one is aborted
     (2) checkpoint token     its snapshots are refused from here on
     (3) checkpoint, hot rows
-    (4) replay               the journal from there to its high watermark, not merely to the last stable offset
+    (4) replay               the journal from there to its high watermark, not merely to the last stable offset; a
+                             transaction that hangs between the two is ended first
     (5) lease confirmed      nobody took over during the replay
     (6) WriterOpened         the first event of this epoch
 
@@ -31,9 +32,10 @@ from streams.fence.clock import monotonic_s
 from streams.fence.port import FenceUnavailable, Lease, Positions
 from streams.runtime.codec import Undecodable
 from streams.runtime.commit import Committer
+from streams.runtime.hanging import settle
 from streams.runtime.intake import Batch, Intake, origin_of
 from streams.runtime.journal import pack_entries, replay
-from streams.runtime.kafka import Unrecoverable, closed
+from streams.runtime.kafka import JournalReader, Unrecoverable, closed
 from streams.runtime.liveness import Liveness
 from streams.runtime.memory import Memory, Snapshot
 from streams.runtime.ports import Ports
@@ -164,6 +166,7 @@ class Writer:
         reader = self._ports.new_reader(self._partition)
         try:
             await reader.open(self._journal_offset)
+            await self._settle(reader)
             async for entries, offset in replay(reader, self._ports.codec, self._journal_offset):
                 named = {entry.event.conversation_id for entry in entries}
                 await self._memory.require({name for name in named if name and name not in state.conversations})
@@ -174,6 +177,12 @@ class Writer:
             raise Unrecoverable(f"the journal does not continue the checkpoint: {error}") from error
         finally:
             await closed(reader)
+
+    async def _settle(self, reader: JournalReader) -> None:
+        """End what a former epoch's producer left open and Kafka forgot; see `hanging`."""
+        mine = self._committer.identity
+        for outcome in await settle(self._ports.transactions, reader, self._partition, mine, self._journal_offset):
+            self._ports.metrics.hanging.labels(outcome).inc()
 
     # --------------------------------------------------------------------------------------------- commit order
     async def turn(self) -> int:

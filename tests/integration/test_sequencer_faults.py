@@ -19,6 +19,7 @@ from streams.fence.port import Fenced, Lease
 from streams.runtime.commit import DeadLetters
 from streams.runtime.kafka import Doubt, KafkaEnds
 from streams.runtime.kafka_clients import KafkaIntake, KafkaJournalProducer, KafkaJournalReader, KafkaOutbox
+from streams.runtime.kafka_transactions import KafkaTransactions
 from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.ports import Ports
 from streams.runtime.writer import Writer
@@ -39,6 +40,7 @@ async def zombie_ports(place: Deployment, worker: str) -> AsyncIterator[Ports]:
     """Real ports, except that the lease's keeper always says yes: what a process believes that was paused."""
     settings, topics = place.settings, place.topics
     outbox, ends = KafkaOutbox(settings.kafka, LIMIT_S), KafkaEnds(settings.kafka, LIMIT_S)
+    transactions = KafkaTransactions(settings.kafka, topics.conversations, LIMIT_S)
     checkpoints = PostgresCheckpoints(settings.postgres)
     leases = PostgresLeases(settings.postgres, worker, ttl_ms=LEASE_TTL_MS)
     await leases.open()
@@ -62,13 +64,14 @@ async def zombie_ports(place: Deployment, worker: str) -> AsyncIterator[Ports]:
         ),
         new_reader=lambda partition: KafkaJournalReader(settings.kafka, ends, topics.conversations, partition, LIMIT_S),
         new_intake=lambda partition: KafkaIntake(settings.kafka, topics, partition, LIMIT_S),
+        transactions=transactions,
         keeper=FakeKeeper(),
         metrics=WorkerMetrics(),
     )
     try:
         yield ports
     finally:
-        for thing in (outbox, ends, checkpoints, leases):
+        for thing in (outbox, ends, transactions, checkpoints, leases):
             await thing.close()
 
 

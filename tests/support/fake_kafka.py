@@ -17,12 +17,14 @@ from typing import Literal
 from aiokafka import TopicPartition
 
 from streams.fence.port import Fenced, Positions
+from streams.runtime.hanging import OpenTransaction, Outcome
 from streams.runtime.kafka import (
     REQUEST_BYTES,
     Doubt,
     KafkaUnavailable,
     NewHeaders,
     Polled,
+    ProducerIdentity,
     Record,
     RecordBatch,
     require_inside,
@@ -81,6 +83,14 @@ class Fault:
     skip: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Hanging:
+    """A transaction that the coordinator has forgotten and the partition has not."""
+
+    known: OpenTransaction
+    records: list[FakeRecord]
+
+
 class FakeKafka:
     """A cluster. `now_ms` is the broker's clock; every append moves it by one millisecond."""
 
@@ -90,6 +100,8 @@ class FakeKafka:
         self.logs: dict[tuple[str, int], Log] = defaultdict(Log)
         self.epochs: dict[str, int] = defaultdict(int)
         self.open: dict[str, list[FakeRecord]] = defaultdict(list)
+        self.hanging: dict[int, Hanging] = {}
+        """By partition of the journal: a transaction whose marker was left out."""
         self.faults: list[Fault] = []
         self.calls: list[str] = []
         """Every step of every producer and outbox, in order."""
@@ -119,6 +131,21 @@ class FakeKafka:
             record.fate = fate
         for topic, partition in {(record.topic, record.partition) for record in written}:
             self.append(topic, partition, None, None, marker=True)
+
+    def lose_marker(self, partition: int, producer_id: int | None = None) -> None:
+        """The coordinator takes the partition's open transaction for ended, and writes no marker. `producer_id`: of
+        another producer than the partition's own."""
+        name = self.topics.transactional_id(partition)
+        records = self.open.pop(name)
+        own = producer_id_of(partition)
+        known = OpenTransaction(
+            own if producer_id is None else producer_id,
+            self.epochs[name],
+            records[0].offset,
+            records[-1].timestamp,
+            coordinator_epoch=0,
+        )
+        self.hanging[partition] = Hanging(known, records)
 
     def readable(self, topic: str, partition: int) -> list[FakeRecord]:
         """What a read_committed reader gets."""
@@ -153,6 +180,39 @@ class FakeKafka:
 
     def intake(self, partition: int) -> FakeIntake:
         return FakeIntake(self, partition)
+
+    def transactions(self) -> FakeTransactions:
+        return FakeTransactions(self)
+
+
+def producer_id_of(partition: int) -> int:
+    """What the coordinator gives the partition's transactional id."""
+    return 1_000 + partition
+
+
+class FakeTransactions:
+    """`Transactions`: hanging ones only; whoever asks has ended the others by its start."""
+
+    def __init__(self, kafka: FakeKafka) -> None:
+        self._kafka = kafka
+
+    async def unfinished(self, partition: int) -> list[OpenTransaction]:
+        await asyncio.sleep(0)
+        found = self._kafka.hanging.get(partition)
+        return [] if found is None else [found.known]
+
+    async def end(self, partition: int, of: OpenTransaction, producer_epoch: int, outcome: Outcome) -> None:
+        def effect() -> int:
+            if producer_epoch < self._kafka.epochs[self._kafka.topics.transactional_id(partition)]:
+                raise Fenced("Kafka refused the marker: a later epoch has written since")
+            for record in self._kafka.hanging.pop(partition).records:
+                record.fate = Fate.COMMITTED if outcome is Outcome.COMMITTED else Fate.ABORTED
+            return self._kafka.append(self._kafka.topics.conversations, partition, None, None, marker=True).offset
+
+        await self._kafka.step("marker", effect)
+
+    async def close(self) -> None:
+        return
 
 
 class FakeBatch:
@@ -191,6 +251,10 @@ class FakeProducer:
             return 0
 
         await self._kafka.step("init", effect)
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        return ProducerIdentity(producer_id_of(self._partition), self._epoch)
 
     def new_batch(self) -> FakeBatch:
         return FakeBatch()
@@ -250,6 +314,10 @@ class FakeReader:
 
     async def high_watermark(self) -> int:
         return self._log.end
+
+    async def stable_end(self) -> int:
+        await asyncio.sleep(0)
+        return self._log.stable_end
 
     async def close(self) -> None:
         self.closed = True

@@ -92,6 +92,7 @@ class World:
             new_producer=self.kafka.producer,
             new_reader=self.kafka.reader,
             new_intake=self.kafka.intake,
+            transactions=self.kafka.transactions(),
             keeper=FakeKeeper(),
             metrics=WorkerMetrics(),
         )

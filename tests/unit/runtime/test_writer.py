@@ -125,7 +125,8 @@ async def test_replay_ends_although_the_last_records_are_markers_and_aborted_one
 
 
 async def test_replay_that_cannot_reach_the_high_watermark_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streams.runtime.journal.REPLAY_STALL_S", 0.05)
+    for limit in ("MARKER_LATE_S", "MARKER_WRITTEN_S"):
+        monkeypatch.setattr(f"streams.runtime.hanging.{limit}", 0.02)
     world = World()
     await world.writer()
     world.kafka.append(world.kafka.topics.conversations, 0, None, b"foreign", fate=Fate.OPEN)

@@ -1,0 +1,167 @@
+"""Requests of the Kafka protocol that aiokafka does not have: they look at open transactions and end one.
+
+Each is written down as the protocol's public description has it (https://kafka.apache.org/protocol, and the messages'
+`.json` files in Kafka's source); the names are theirs, in snake case. All of these versions are "flexible": compact
+strings and arrays, and tagged fields behind every structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiokafka.errors import IncompatibleBrokerVersion
+from aiokafka.protocol.api import RequestStruct, Response
+from aiokafka.protocol.types import (
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    TaggedFields,
+)
+
+TEXT = CompactString("utf-8")
+TAGS = ("tags", TaggedFields)
+NO_TAGS: dict[int, bytes] = {}
+
+
+class Request:
+    """A request in its one version, as aiokafka's connections take one: they call `prepare` with the broker's."""
+
+    def __init__(self, kind: Any, *fields: Any) -> None:
+        self.API_KEY = kind.API_KEY
+        self._struct = kind(*fields, NO_TAGS)
+
+    def prepare(self, versions: Mapping[int, tuple[int, int]]) -> Any:
+        """The structure to send. Raises `IncompatibleBrokerVersion`, a `KafkaError`."""
+        lowest, highest = versions.get(self.API_KEY, (0, -1))
+        if not lowest <= self._struct.API_VERSION <= highest:
+            raise IncompatibleBrokerVersion(f"the broker has no {type(self._struct).__name__}")
+        return self._struct
+
+
+def _kind(name: str, api_key: int, version: int, request: Schema, response: Schema) -> Any:
+    """A class of request structures and, as its answer's type, one of response structures."""
+    about = {"API_KEY": api_key, "API_VERSION": version}
+    answer = type(f"{name}Response", (Response,), {**about, "SCHEMA": response})
+    return type(
+        f"{name}Request",
+        (RequestStruct,),
+        {**about, "FLEXIBLE_VERSION": True, "SCHEMA": request, "RESPONSE_TYPE": answer},
+    )
+
+
+PARTITIONS = CompactArray(("name", TEXT), ("partition_indexes", CompactArray(Int32)), TAGS)
+
+PRODUCER = (
+    ("producer_id", Int64),
+    ("producer_epoch", Int32),
+    ("last_sequence", Int32),
+    ("last_timestamp", Int64),
+    ("coordinator_epoch", Int32),
+    ("current_txn_start_offset", Int64),
+    TAGS,
+)
+PRODUCERS = (
+    ("partition_index", Int32),
+    ("error_code", Int16),
+    ("error_message", TEXT),
+    ("active_producers", CompactArray(*PRODUCER)),
+    TAGS,
+)
+DESCRIBE_PRODUCERS = _kind(
+    "DescribeProducers",
+    61,
+    0,
+    Schema(("topics", PARTITIONS), TAGS),
+    Schema(
+        ("throttle_time_ms", Int32),
+        ("topics", CompactArray(("name", TEXT), ("partitions", CompactArray(*PRODUCERS)), TAGS)),
+        TAGS,
+    ),
+)
+
+MARKER = (
+    ("producer_id", Int64),
+    ("producer_epoch", Int16),
+    ("transaction_result", Boolean),
+    ("topics", PARTITIONS),
+    ("coordinator_epoch", Int32),
+    TAGS,
+)
+MARKED = CompactArray(("partition_index", Int32), ("error_code", Int16), TAGS)
+WRITE_TXN_MARKERS = _kind(
+    "WriteTxnMarkers",
+    27,
+    1,
+    Schema(("markers", CompactArray(*MARKER)), TAGS),
+    Schema(
+        (
+            "markers",
+            CompactArray(
+                ("producer_id", Int64), ("topics", CompactArray(("name", TEXT), ("partitions", MARKED), TAGS)), TAGS
+            ),
+        ),
+        TAGS,
+    ),
+)
+
+COORDINATED = (
+    ("error_code", Int16),
+    ("transactional_id", TEXT),
+    ("transaction_state", TEXT),
+    ("transaction_timeout_ms", Int32),
+    ("transaction_start_time_ms", Int64),
+    ("producer_id", Int64),
+    ("producer_epoch", Int16),
+    ("topics", CompactArray(("topic", TEXT), ("partitions", CompactArray(Int32)), TAGS)),
+    TAGS,
+)
+DESCRIBE_TRANSACTIONS = _kind(
+    "DescribeTransactions",
+    65,
+    0,
+    Schema(("transactional_ids", CompactArray(TEXT)), TAGS),
+    Schema(("throttle_time_ms", Int32), ("transaction_states", CompactArray(*COORDINATED)), TAGS),
+)
+
+LISTED = CompactArray(("transactional_id", TEXT), ("producer_id", Int64), ("transaction_state", TEXT), TAGS)
+LIST_TRANSACTIONS = _kind(
+    "ListTransactions",
+    66,
+    0,
+    Schema(("state_filters", CompactArray(TEXT)), ("producer_id_filters", CompactArray(Int64)), TAGS),
+    Schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("unknown_state_filters", CompactArray(TEXT)),
+        ("transaction_states", LISTED),
+        TAGS,
+    ),
+)
+
+
+def describe_producers(topic: str, partition: int) -> Request:
+    """Who writes, or wrote lately, to a partition; goes to its leader."""
+    return Request(DESCRIBE_PRODUCERS, [(topic, [partition], NO_TAGS)])
+
+
+def end_transaction(
+    topic: str, partition: int, *, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool
+) -> Request:
+    """WriteTxnMarkers with one marker; goes to the partition's leader, which asks for a right on the whole cluster."""
+    topics = [(topic, [partition], NO_TAGS)]
+    return Request(WRITE_TXN_MARKERS, [(producer_id, producer_epoch, commit, topics, coordinator_epoch, NO_TAGS)])
+
+
+def describe_transaction(transactional_id: str) -> Request:
+    """What a transactional id's coordinator knows of it; goes to that coordinator."""
+    return Request(DESCRIBE_TRANSACTIONS, [transactional_id])
+
+
+def list_transactions(producer_id: int) -> Request:
+    """The transactions of one producer id that a broker coordinates."""
+    return Request(LIST_TRANSACTIONS, [], [producer_id])
