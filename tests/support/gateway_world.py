@@ -355,7 +355,9 @@ class Served:
     @asynccontextmanager
     async def socket(self, token: str, hello: dict[str, Any] | None = None) -> AsyncIterator[Peer]:
         headers = {"authorization": f"Bearer {token}"}
-        async with connect(self.ws_url, subprotocols=[SUBPROTOCOL], additional_headers=headers) as raw:
+        # Without bound: a peer that left frames unread would wait 10 s in `close` for the one that answers it.
+        connecting = connect(self.ws_url, subprotocols=[SUBPROTOCOL], additional_headers=headers, max_queue=None)
+        async with connecting as raw:
             peer = Peer(raw)
             if hello is not None:
                 await peer.send({"type": "hello", "protocol": "converger/1", **hello})
