@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import psutil
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from ops.embedded import EmbeddedStack
 from streams.core.events import TurnCommitted
@@ -231,6 +234,81 @@ async def test_a_broker_that_dies_and_comes_back_loses_and_doubles_no_turn(
     shaky: Deployment, private_stack: EmbeddedStack
 ) -> None:
     await through(shaky, private_stack.kill_kafka, private_stack.restart_kafka, 1)
+
+
+class Forgotten(KafkaJournalProducer):
+    """Its transaction becomes one that its coordinator knows nothing of, as after KAFKA-20734: open, and ended by
+    nobody. `told`: its writer hears that it was committed."""
+
+    def __init__(self, place: Deployment, *, told: bool) -> None:
+        topic = place.topics.conversations
+        super().__init__(
+            place.settings.kafka,
+            topic,
+            0,
+            transactional_id=place.topics.transactional_id(0),
+            timeout_ms=5_000,
+            limit_s=REQUEST_TIMEOUT_MS / 1000,
+        )
+        self._name = TopicPartition(topic, 0)
+        self._told = told
+
+    async def begin(self) -> None:
+        await super().begin()
+        # As if the coordinator had been asked to add the partition.
+        self._producer._txn_manager._txn_partitions.add(self._name)
+
+    async def commit(self) -> None:
+        if not self._told:
+            raise Doubt("the broker died")
+
+
+@pytest.fixture
+async def unverified(shaky: Deployment) -> Deployment:
+    """The broker takes transactional records without asking the coordinator whether there is such a transaction."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=shaky.settings.kafka)
+    await admin.start()
+    try:
+        changed = {"transaction.partition.verification.enable": "false"}
+        await admin.alter_configs([ConfigResource(ConfigResourceType.BROKER, "1", changed)])
+    finally:
+        await admin.close()
+    return shaky
+
+
+@pytest.mark.parametrize("told", [False, True])
+async def test_a_claim_ends_a_transaction_that_its_coordinator_forgot(unverified: Deployment, told: bool) -> None:
+    place = unverified
+    home = next(f"c{n}" for n in range(100) if place.home(f"c{n}") == 0)
+    async with zombie_ports(place, "wk-first") as ports:
+        async with writing(ports) as writer:
+            await place.furnish(MEMBER)
+            await place.open(home)
+            await place.turn(home, "before")
+            await until_turn(place, writer, "before")
+            forgotten = Forgotten(place, told=told)
+            await forgotten.start()
+            await writer._committer.close()
+            writer._committer._producer = forgotten
+            await place.turn(home, "forsaken")
+            with nullcontext() if told else pytest.raises(Doubt):
+                await until(lambda: has_taken(writer))
+            if told:
+                await writer.drain()
+        (open_one,) = await ports.transactions.unfinished(0)
+        async with writing(ports) as heir:
+            await until_turn(place, heir, "forsaken")
+        assert await ports.transactions.unfinished(0) == []
+        ended = ports.metrics.registry.get_sample_value(
+            "turnlog_hanging_transactions_ended_total", {"outcome": "committed" if told else "aborted"}
+        )
+        assert ended == 1
+    assert await place.turns() == {home: ["before", "forsaken"]}
+    await place.require_sound()
+
+
+async def has_taken(writer: Writer) -> bool:
+    return await writer.turn() > 0
 
 
 async def test_without_a_lease_store_nothing_is_written_and_turns_wait(
