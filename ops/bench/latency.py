@@ -26,7 +26,7 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """What was measured, ms, from just before the request to the agent's handler."""
+    """What was measured, ms, from when a request was due (a late sender counts) to the agent's handler."""
 
     turns: int
     p50_ms: float
@@ -62,19 +62,15 @@ async def _opened(client: Client) -> list[Conversation]:
 
 
 async def _send(conversations: Sequence[Conversation], turns: int, rate: float) -> dict[str, float]:
-    """Text of each turn -> when its request was begun."""
+    """Text of each turn -> when its request was due."""
     sent: dict[str, float] = {}
     begun = time.perf_counter()
-
-    async def send(n: int) -> None:
-        text = f"turn {n}"
-        sent[text] = time.perf_counter()
-        await conversations[n % len(conversations)].send(text)
-
     async with asyncio.TaskGroup() as requests:
         for n in range(turns):
-            await asyncio.sleep(max(0.0, begun + n / rate - time.perf_counter()))
-            requests.create_task(send(n))
+            text, due = f"turn {n}", begun + n / rate
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            sent[text] = due
+            requests.create_task(conversations[n % len(conversations)].send(text))
     return sent
 
 
