@@ -33,7 +33,9 @@ from streams.core.commands import (
     TimePassed,
 )
 from streams.core.events import Frame, Turn
+from streams.core.fold import step
 from streams.core.ids import message_id, turn_key
+from streams.core.state import Partition, Run
 from tests.support.partition_world import document
 
 T = TypeVar("T")
@@ -41,12 +43,15 @@ T = TypeVar("T")
 GROUPS = ("agents/s", "agents/s", "agents/s", "agents", "auditors/x")
 FRAME_TYPES = (
     "text", "text", "text", "genui", "genui", "tool_call", "interrupt", "interrupt_resolved", "read", "run", "run",
-    "error", "typing", "hologram",
+    "error", "checkpoint", "checkpoint", "typing", "hologram",
 )  # fmt: skip
+RIGHT_TYPES = ("run", "run", "text", "genui", "genui", "genui", "interrupt", "checkpoint", "tool_call")
 STATUSES = ("started", "started", "finished", "error", "aborted", "interrupted", "unheard-of")
 PAUSES = (0, 0, 0, 0, 1, 400, 1000, 2000, 6000, 301_000)
 SETTINGS: tuple[dict[str, Any], ...] = (
-    {}, {"on_owner_loss": "fail"}, {"group_settle_ms": 0}, {"watchdog_ms": 3000}, {"adopt_ms": 1000}
+    {}, {}, {"on_owner_loss": "fail"}, {"on_owner_loss": "restart"}, {"on_owner_loss": "continue"},
+    {"group_settle_ms": 0}, {"watchdog_ms": 3000}, {"adopt_ms": 1000}, {"begin_ms": 2000}, {"wait_ms": 2000},
+    {"begin_ms": 7000, "wait_ms": 1000, "watchdog_ms": 3000},
 )  # fmt: skip
 
 
@@ -57,7 +62,8 @@ class Picker(Protocol):
 
 
 class Sequencer:
-    """Makes one command after another; keeps what a gateway would (its counter, its members)."""
+    """Makes one command after another; keeps what a gateway would: its counter, its members, and by the journal who
+    holds which run."""
 
     def __init__(self, pick: Picker) -> None:
         self._pick = pick
@@ -72,6 +78,7 @@ class Sequencer:
         self._turns = ["00000000-0000-4000-8000-00000000dead"]
         self._version = 1
         self._positions = [0, 0, 0]
+        self._state = Partition(0)
         self._makers: tuple[Callable[[], Command], ...] = (
             self._turn, self._turn, self._turn, self._turn, self._frame, self._frame, self._frame, self._frame,
             self._frame, self._frame, self._join, self._join, self._leave, self._list, self._behind, self._expire,
@@ -86,11 +93,15 @@ class Sequencer:
             OpenConversation(**self._stamp(), conversation_id=id_, channel="web") for id_ in self._conversations[:2]
         ]
         begin += [self._join(right=True), self._join(right=True)]
+        for command in begin:
+            step(self._state, command, 1)
         return begin + [self._next() for _ in range(length)]
 
     def _next(self) -> Command:
         self._at += self._pick(PAUSES)
-        return self._pick(self._makers)()
+        command = self._pick(self._makers)()
+        step(self._state, command, 1)
+        return command
 
     def _stamp(self) -> dict[str, Any]:
         return {"at": self._at, "timestamp": 1_700_000_000_000 + self._at, "ref": f"r{next(self._ids)}"}
@@ -114,6 +125,10 @@ class Sequencer:
     def _frame(self) -> Command:
         member, conversation = self._member(), self._pick(self._conversations)
         group = self._members[member][1] if member in self._members else "agents/s"
+        runs = [(id_, run) for id_, c in self._state.conversations.items() for run in c.runs.values() if run.member]
+        plausible = self._pick((True, True, True, False))
+        if runs and plausible:
+            return self._right_frame(*self._pick(runs))
         kind = self._pick(FRAME_TYPES)
         client_id = self._pick((None, "m1", "m2", f"p.{self._turns[-1]}.m1", f"p.{self._pick(self._turns)}.m2"))
         frame = Frame(
@@ -130,6 +145,23 @@ class Sequencer:
             **self._stamp(), conversation_id=conversation, frame=frame, sender="bot", channel=group.partition("/")[0],
             group=group, member=member, gateway="g0", run_id=named, run_epoch=self._pick((None, None, 1, 2)),
             delivered_seq=self._pick((0, 1, 2, 3, 99)),
+        )  # fmt: skip
+
+    def _right_frame(self, conversation: str, run: Run) -> Command:
+        """One of the member that holds the run, as it would send it."""
+        kind = self._pick(RIGHT_TYPES)
+        frame = Frame(
+            id=self._pick(("ask-1", "ask-2")) if kind.startswith("interrupt") else f"f{next(self._ids)}",
+            type=kind,
+            client_id=None if kind == "run" else f"m{next(self._ids)}",
+            stream_id=self._pick(("s1", "s2")) if kind == "genui" else None,
+            done=kind == "genui" and self._pick((False, True)),
+            status=self._pick(("started", "started", "started", "finished")) if kind == "run" else None,
+        )
+        return CommitFrame(
+            **self._stamp(), conversation_id=conversation, frame=frame, sender="bot",
+            channel=run.group.partition("/")[0], group=run.group, member=run.member or "", gateway="g0",
+            run_id=self._pick((None, run.id)), run_epoch=self._pick((None, run.epoch)), delivered_seq=run.turn_seq,
         )  # fmt: skip
 
     def _gateway(self) -> str:

@@ -14,6 +14,7 @@ from streams.core.commands import (
     Command,
     CommitFrame,
     CommitTurn,
+    Drain,
     GatewayExpired,
     Join,
     Leave,
@@ -102,14 +103,14 @@ class World:
 
     def join(
         self, member: str, group: str = GROUP, gateway: str = "gw-1", *, n: int | None = None, settle: bool = False,
-        each: bool = False, watermarks: Mapping[str, int] | None = None,
+        each: bool = False, watermarks: Mapping[str, int] | None = None, continues: bool = False,
     ) -> list[Event]:  # fmt: skip
         """`settle`: let the settling time pass afterwards. `watermarks`: per conversation."""
         number = self.next_n(gateway) if n is None else n
         channel = group.partition("/")[0]
         command = Join(
             at=self.at, timestamp=self.wall, gateway=gateway, n=number, member=member, channel=channel, group=group,
-            each=each, watermarks=dict(watermarks or {}),
+            each=each, watermarks=dict(watermarks or {}), continues=continues,
         )  # fmt: skip
         events = self.do(command)
         if settle:
@@ -120,8 +121,17 @@ class World:
         number = self.next_n(gateway) if n is None else n
         return self.do(Leave(at=self.at, timestamp=self.wall, gateway=gateway, n=number, member=member, reason=reason))
 
-    def list_members(self, gateway: str, n: int, *members: str, group: str = GROUP) -> list[Event]:
-        listed = tuple(ListedMember(member, group.partition("/")[0], group) for member in members)
+    def drain(self, member: str, *, by: str = "gw-1", reason: str = "deploy") -> list[Event]:
+        return self.do(Drain(at=self.at, timestamp=self.wall, member=member, by=by, reason=reason))
+
+    def list_members(
+        self, gateway: str, n: int, *members: str, group: str = GROUP, draining: Iterable[str] = ()
+    ) -> list[Event]:
+        """All members of the gateway; `draining` names those of them that do."""
+        drain = set(draining)
+        listed = tuple(
+            ListedMember(member, group.partition("/")[0], group, draining=member in drain) for member in members
+        )
         return self.do(ApplyList(at=self.at, timestamp=self.wall, gateway=gateway, n=n, members=listed))
 
     def expire(self, gateway: str, reason: str = "expired") -> list[Event]:

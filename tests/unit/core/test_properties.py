@@ -28,9 +28,10 @@ from streams.core.events import (
     WriterOpened,
 )
 from streams.core.fold import conversation_of, decide, evolve, step
+from streams.core.frames import CHECKPOINT
 from streams.core.ids import key_of_turn
 from streams.core.ownership import owner_of
-from streams.core.runs import due
+from streams.core.runs import due, may_continue
 from streams.core.state import KEY_LIFETIME_MS, ImpossibleEvent, Partition
 from streams.core.timers import BUCKET_MS
 from tests.support.command_sequences import command_lists, seeded_commands
@@ -209,6 +210,9 @@ class Checker:
         self.keys: dict[tuple[str, str], int] = {}
         self.epochs: dict[str, int] = {}
         self.open: set[str] = set()
+        self.parts: dict[str, list[int]] = defaultdict(list)
+        """Per run, the numbered frames that count: those of its answer."""
+        self.checkpoints: dict[str, int] = defaultdict(int)
 
     def see(self, entry: Entry) -> None:
         event = entry.event
@@ -228,19 +232,45 @@ class Checker:
                 if event.run_id is not None:
                     assert self.epochs[event.run_id] == event.run_epoch
                     assert event.run_id in self.open
+                    self._part(entry, event)
             case RunOpened():
                 self._open(event.run_id)
             case RunMoved():
                 assert event.run_epoch == self.epochs[event.run_id] + 1
                 self.epochs[event.run_id] = event.run_epoch
                 assert event.run_id in self.open
-                if not event.adopted and event.from_member != event.to_member:
-                    assert event.to_member == owner_of(self.state, event.group, id_, entry.at)
+                self._moved(entry, event)
             case RunEnded():
                 self.open.remove(event.run_id)
             case ConversationClosed():
                 assert not [run for run in self.open if run.startswith(f"{id_}/")]
         evolve(self.state, entry)
+
+    def _part(self, entry: Entry, event: FrameCommitted) -> None:
+        run_id = event.run_id or ""
+        if event.frame.type == CHECKPOINT:
+            assert event.seq == 0
+            self.checkpoints[run_id] = entry.lsn
+        elif event.seq:
+            self.parts[run_id].append(event.seq)
+
+    def _moved(self, entry: Entry, event: RunMoved) -> None:
+        id_, run = event.conversation_id or "", self.state.conversations[event.conversation_id or ""].runs[event.run_id]
+        owner = owner_of(self.state, event.group, id_, entry.at)
+        if not event.adopted and event.from_member != event.to_member:
+            assert event.to_member == owner
+        if event.to_member is None or event.adopted:
+            assert (event.continued, event.superseded, event.checkpoint_lsn) == (False, (), 0)
+            return
+        member = self.state.members[event.to_member]
+        if member.draining:
+            assert all(other.draining for other in self.state.groups[event.group].members.values())
+        assert event.continued == may_continue(self.state, run, member)
+        if event.continued:
+            assert (event.superseded, event.checkpoint_lsn) == ((), self.checkpoints[event.run_id])
+        else:
+            assert list(event.superseded) == self.parts.pop(event.run_id, [])
+            self.checkpoints.pop(event.run_id, None)
 
     def _turn(self, entry: Entry, event: TurnCommitted) -> None:
         id_ = event.conversation_id or ""
@@ -250,6 +280,8 @@ class Checker:
         for assignment in event.assigned:
             assert assignment.member == owner_of(self.state, assignment.group, id_, entry.at)
             assert assignment.member is not None
+            roster = self.state.groups[assignment.group].members
+            assert not roster[assignment.member].draining or all(member.draining for member in roster.values())
             self._open(assignment.run_id)
         if event.joins_run is not None:
             assert event.joins_run in self.open
@@ -269,6 +301,9 @@ class Checker:
         """Runs that did not end are open in the state, each with a live member or waiting for one."""
         runs = {id_: run for conv in self.state.conversations.values() for id_, run in conv.runs.items()}
         assert set(runs) == self.open
+        for id_, run in runs.items():
+            assert self.parts[id_] == ([] if run.progress is None else run.progress.frames)
+            assert self.checkpoints[id_] == (0 if run.progress is None else run.progress.checkpoint)
         for run in runs.values():
             assert run.member is None or self.state.members[run.member].group == run.group
             assert (run.member is None) == (run.group not in self.state.groups)
@@ -291,8 +326,14 @@ def test_the_invariants_hold_over_a_long_seeded_journal() -> None:
     for entry in entries:
         checker.see(entry)
     checker.finish()
-    missing = set(Event.__subclasses__()) - {type(entry.event) for entry in entries}
+    events = [entry.event for entry in entries]
+    missing = set(Event.__subclasses__()) - {type(event) for event in events}
     assert missing == {Unknown}, "the sequences reach every kind of event"
+    moved = [event for event in events if isinstance(event, RunMoved)]
+    assert any(event.continued and event.checkpoint_lsn for event in moved)
+    assert any(event.continued and event.from_member is None for event in moved)
+    reasons = {event.reason for event in events if isinstance(event, RunEnded)}
+    assert {"not_begun", "no_member", "watchdog", "owner_gone_after_answer"} <= reasons
     assert image(checker.state) == image(state)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from streams.core.clock import TICK_ADVANCE_MAX_MS, Advance, LogClock
 from streams.core.commands import OpenWriter, TimePassed
-from streams.core.events import RunEnded, RunStatus
+from streams.core.events import FrameCommitted, RunEnded, RunStatus
 from streams.core.fold import step
 from streams.core.timers import Timers
 from tests.support.partition_world import GROUP, World, replay
@@ -142,3 +143,95 @@ def test_timers_are_the_same_after_a_replay(world: World) -> None:
     assert replay(world.journal).timers.where.keys() == world.state.timers.where.keys() == set()
     world.read("a", 3)
     assert replay(world.journal).timers.where.keys() == {f"c/3/{GROUP}"}
+
+
+class TestWhereTheChannelSaysSo:
+    """`begin_ms` and `wait_ms`: limits of rule 9 that no channel has unless it sets them."""
+
+    def given(self, **settings: Any) -> World:
+        world = World(**settings)
+        world.join("a", settle=True)
+        world.open()
+        world.say()
+        return world
+
+    def test_a_run_that_its_member_does_not_begin_ends(self) -> None:
+        world = self.given(begin_ms=10_000)
+        assert world.pass_time(9_999) == []
+        [ended] = world.pass_time(1)
+        assert isinstance(ended, RunEnded)
+        assert (ended.status, ended.reason) == (RunStatus.TIMED_OUT, "not_begun")
+
+    def test_one_that_was_begun_has_the_watchdog_instead(self) -> None:
+        world = self.given(begin_ms=10_000)
+        world.read("a", 1)
+        assert world.pass_time(WATCHDOG_MS - 1) == []
+        [ended] = world.pass_time(1)
+        assert isinstance(ended, RunEnded)
+        assert ended.reason == "watchdog"
+
+    def test_every_further_turn_is_limited_as_the_first_one(self) -> None:
+        world = self.given(begin_ms=10_000)
+        for _ in range(3):
+            world.at += 1
+            world.say()
+        ended = [event for event in world.pass_time(10_000) if isinstance(event, RunEnded)]
+        assert [event.turn_seq for event in ended] == [1, 2, 3, 4]
+
+    def test_who_is_given_it_next_has_all_the_time_anew(self) -> None:
+        world = self.given(begin_ms=10_000)
+        world.pass_time(9_000)
+        world.join("b", gateway="gw-2")
+        world.leave("a")
+        assert world.pass_time(9_999) == []
+        assert isinstance(world.pass_time(1)[0], RunEnded)
+
+    def test_a_document_that_brings_the_limit_brings_it_to_open_runs(self) -> None:
+        world = self.given()
+        world.pass_time(20_000)
+        world.configure(2, begin_ms=10_000)
+        assert isinstance(world.pass_time(1)[0], RunEnded)
+
+    def test_a_run_without_member_waits_for_ever_unless_the_channel_says_how_long(self) -> None:
+        world = self.given()
+        world.leave("a")
+        assert world.pass_time(10 * WATCHDOG_MS) == []
+        world.configure(2, wait_ms=60_000)
+        [ended] = world.pass_time(1)
+        assert isinstance(ended, RunEnded)
+        assert (ended.status, ended.reason, ended.member) == (RunStatus.OWNER_GONE, "no_member", None)
+        assert world.state.orphans == {}
+
+    def test_it_counts_from_when_the_run_began_to_wait(self) -> None:
+        world = self.given(wait_ms=60_000)
+        world.pass_time(50_000)
+        world.leave("a")
+        assert world.pass_time(59_999) == []
+        assert isinstance(world.pass_time(1)[0], RunEnded)
+
+    def test_what_was_left_open_is_closed_and_what_was_answered_counts_as_answered(self) -> None:
+        world = World(wait_ms=60_000)
+        world.join("a", settle=True, continues=True)
+        for name in ("answered", "asking"):
+            world.open(name)
+            world.say(id_=name)
+            world.read("a", 1, id_=name)
+            world.send("a", id_=name)
+        world.send("a", "interrupt", "asking", id="ask-1")
+        world.leave("a")
+        first, closing, second = world.pass_time(60_000)
+        assert isinstance(first, RunEnded)
+        assert (first.conversation_id, first.status) == ("answered", RunStatus.ANSWERED)
+        assert isinstance(closing, FrameCommitted)
+        assert (closing.frame.type, closing.member) == ("interrupt_resolved", "")
+        assert isinstance(second, RunEnded)
+        assert (second.conversation_id, second.status) == ("asking", RunStatus.OWNER_GONE)
+
+    def test_time_without_a_writer_counts_against_nobody(self) -> None:
+        world = self.given(wait_ms=60_000)
+        world.leave("a")
+        world.at += 59_000
+        step(world.state, OpenWriter(at=world.at, timestamp=0, writer_epoch=2, worker="wk-2"), 2)
+        world.at += 59_999
+        assert step(world.state, TimePassed(at=world.at, timestamp=0), 2) == []
+        assert step(world.state, TimePassed(at=world.at + 1, timestamp=0), 2)
