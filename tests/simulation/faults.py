@@ -1,0 +1,318 @@
+"""What goes wrong, and when: a seed's choice of faults, each at a time, some at a step.
+
+A seed enables only some kinds (what never happens together would else hide what one kind alone shows) and draws a few
+faults of them. Killing and pausing strike after a drawn number of further steps of the process, so that every await of
+every process is a place to die.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from tests.simulation.gateways import Agent, Gateway
+from tests.simulation.network import Link, Server
+from tests.simulation.place import Place
+from tests.simulation.promises import Watch
+from tests.simulation.workers import Worker
+
+FUSE_MOST = 40
+HOUR_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class Cast:
+    """Who is there now, and how to make one more."""
+
+    place: Place
+    watch: Watch
+    workers: list[Worker]
+    gateways: list[Gateway]
+    agents: list[Agent]
+    new_worker: Callable[[], Worker]
+    new_gateway: Callable[[], Gateway]
+    lease_ttl_s: float
+    clock_was_set: bool = False
+
+
+class Director:
+    """Makes the faults of a plan happen, and undoes what lasts."""
+
+    def __init__(self, cast: Cast, random: Random, *, heal_at: float) -> None:
+        self._cast = cast
+        self._place = cast.place
+        self._loop = cast.place.loop
+        self._random = random
+        self._heal_at = heal_at
+        self._kinds: dict[str, Callable[[], None]] = {
+            "kill worker": self._kill_worker,
+            "pause worker": self._pause_worker,
+            "wedge worker": self._wedge_worker,
+            "stop worker": self._stop_worker,
+            "one more worker": self._one_more_worker,
+            "kill gateway": self._kill_gateway,
+            "pause gateway": self._pause_gateway,
+            "disconnect agent": self._disconnect_agent,
+            "kafka down": lambda: self._server_down(self._place.cluster.server),
+            "kafka stalls": lambda: self._server_stalls(self._place.cluster.server),
+            "postgres down": lambda: self._server_down(self._place.database.server),
+            "postgres stalls": lambda: self._server_stalls(self._place.database.server),
+            "cut": self._cut,
+            "spell": self._spell,
+            "batches refused": self._refuse_batches,
+            "marker forgotten": self._forget_marker,
+            "broker's clock": self._set_clock,
+            "postgres restored": self._restore,
+            "sessions ended": self._end_sessions,
+            "intake repeated": self._repeat_intake,
+        }
+
+    def plan(self) -> None:
+        """Draw the faults."""
+        draw = self._random
+        kinds = draw.sample(sorted(self._kinds), draw.randint(1, 6))
+        for _ in range(draw.randint(2, 9)):
+            kind = draw.choice(kinds)
+            self._loop.later(1.0 + draw.random() * (self._heal_at - 1.5), self._strike, kind)
+        self._loop.later(self._heal_at, self._heal)
+
+    def _strike(self, kind: str) -> None:
+        self._place.trace(f"FAULT: {kind}")
+        self._kinds[kind]()
+
+    def _heal(self) -> None:
+        """From here on nothing goes wrong any more."""
+        cast, place = self._cast, self._place
+        place.trace("HEAL")
+        place.network.heal()
+        place.cluster.refusing = place.cluster.forgets_marker = False
+        for server in (place.cluster.server, place.database.server):
+            place.network.revive(server)
+        for worker in cast.workers:
+            worker.process.fuse = -1
+            if worker.alive:
+                worker.resume()
+        for gateway in cast.gateways:
+            gateway.process.fuse = -1
+            if gateway.alive:
+                place.loop.resume(gateway.process)
+        if not any(worker.alive for worker in cast.workers):
+            self._new_worker()
+        if not any(gateway.alive for gateway in cast.gateways):
+            self._new_gateway()
+        for agent in cast.agents:
+            self._reconnect(agent)
+
+    # ---------------------------------------------------------------------------------------------------- helpers
+    def _some(self, longest: float, shortest: float = 0.1) -> float:
+        return shortest + self._random.random() * (longest - shortest)
+
+    def _until_heal(self, delay: float, undo: Callable[..., object], *arguments: object) -> None:
+        """Undo it then; the healing undoes it anyway."""
+        self._loop.later(delay, undo, *arguments)
+
+    def _worker(self) -> Worker | None:
+        alive = [worker for worker in self._cast.workers if worker.alive]
+        return self._random.choice(alive) if alive else None
+
+    def _gateway(self) -> Gateway | None:
+        alive = [gateway for gateway in self._cast.gateways if gateway.alive]
+        return self._random.choice(alive) if alive else None
+
+    def _light(self, process: object, effect: Callable[[], None]) -> None:
+        """Strike between two of its steps, drawn."""
+        process.on_fuse = effect  # type: ignore[attr-defined]
+        process.fuse = self._random.randint(0, FUSE_MOST)  # type: ignore[attr-defined]
+
+    def _new_worker(self) -> None:
+        worker = self._cast.new_worker()
+        self._cast.workers.append(worker)
+        self._place.trace(f"{worker.name} starts")
+
+    def _new_gateway(self) -> None:
+        gateway = self._cast.new_gateway()
+        self._cast.gateways.append(gateway)
+        self._place.trace(f"{gateway.name} starts")
+
+    # ---------------------------------------------------------------------------------------------------- workers
+    def _kill_worker(self) -> None:
+        worker = self._worker()
+        if worker is None:
+            return
+        respawn = self._some(4.0)
+
+        def strike() -> None:
+            self._place.trace(f"{worker.name} is killed")
+            self._cast.watch.died(worker.name)
+            worker.kill()
+            self._loop.later(respawn, self._new_worker)
+
+        self._light(worker.process, strike)
+
+    def _pause_worker(self) -> None:
+        worker = self._worker()
+        if worker is None:
+            return
+        length = self._some(3 * self._cast.lease_ttl_s, 0.5)
+
+        def strike() -> None:
+            self._place.trace(f"{worker.name} is stopped for {length:.1f} s")
+            worker.pause()
+            self._until_heal(length, worker.resume)
+
+        self._light(worker.process, strike)
+
+    def _wedge_worker(self) -> None:
+        """Its event loop hangs while its heartbeat's thread lives."""
+        worker = self._worker()
+        if worker is None:
+            return
+        length = self._some(2 * self._cast.lease_ttl_s, 0.5)
+
+        def strike() -> None:
+            self._place.trace(f"{worker.name}'s event loop hangs for {length:.1f} s")
+            self._loop.pause(worker.process)
+            self._until_heal(length, worker.resume)
+
+        self._light(worker.process, strike)
+
+    def _stop_worker(self) -> None:
+        worker = self._worker()
+        if worker is not None:
+            worker.stop()
+            self._loop.later(self._some(3.0), self._new_worker)
+
+    def _one_more_worker(self) -> None:
+        if sum(worker.alive for worker in self._cast.workers) < 3:
+            self._new_worker()
+
+    # --------------------------------------------------------------------------------------- gateways and agents
+    def _kill_gateway(self) -> None:
+        gateway = self._gateway()
+        if gateway is None:
+            return
+        respawn = self._some(3.0)
+        waits = [self._some(2.0) for _ in self._cast.agents]
+
+        def strike() -> None:
+            self._place.trace(f"{gateway.name} is killed")
+            orphans = gateway.kill()
+            self._loop.later(respawn, self._new_gateway)
+            for wait, agent in zip(waits, orphans, strict=False):
+                self._loop.later(respawn + wait, self._reconnect, agent)
+
+        self._light(gateway.process, strike)
+
+    def _pause_gateway(self) -> None:
+        gateway = self._gateway()
+        if gateway is None:
+            return
+        length = self._some(12.0, 0.5)
+
+        def strike() -> None:
+            self._place.trace(f"{gateway.name} is stopped for {length:.1f} s")
+            self._loop.pause(gateway.process)
+            self._until_heal(length, self._loop.resume, gateway.process)
+
+        self._light(gateway.process, strike)
+
+    def _disconnect_agent(self) -> None:
+        agent = self._random.choice(self._cast.agents)
+        gateway = next((each for each in self._cast.gateways if each.alive and agent.name in each.agents), None)
+        if gateway is None:
+            return
+        gateway.disconnect(agent, abruptly=self._random.random() < 0.5)
+        self._loop.later(self._some(3.0), self._reconnect, agent)
+
+    def _reconnect(self, agent: Agent) -> None:
+        if any(gateway.alive and agent.name in gateway.agents for gateway in self._cast.gateways):
+            return
+        gateway = self._gateway()
+        if gateway is None:
+            self._loop.later(0.5, self._reconnect, agent)
+        else:
+            gateway.connect(agent)
+
+    # --------------------------------------------------------------------------------------------------- servers
+    def _server_down(self, server: Server) -> None:
+        server.down = True
+        if server is self._place.database.server:
+            self._place.database.end_sessions()
+        self._until_heal(self._some(6.0), self._place.network.revive, server)
+
+    def _server_stalls(self, server: Server) -> None:
+        server.stalls = True
+        self._until_heal(self._some(8.0), self._place.network.revive, server)
+
+    def _end_sessions(self) -> None:
+        self._place.database.end_sessions()
+
+    def _restore(self) -> None:
+        database = self._place.database
+        self._loop.later(self._some(5.0), self._put_back, database.back_up())
+
+    def _put_back(self, backup: object) -> None:
+        if self._loop.now < self._heal_at:
+            self._place.trace("Postgres is restored")
+            self._place.database.restore(backup)  # type: ignore[arg-type]
+
+    def _refuse_batches(self) -> None:
+        self._place.cluster.refusing = True
+        self._until_heal(self._some(5.0), self._accept_batches)
+
+    def _accept_batches(self) -> None:
+        self._place.cluster.refusing = False
+
+    def _forget_marker(self) -> None:
+        self._place.cluster.forgets_marker = True
+
+    def _set_clock(self) -> None:
+        self._cast.clock_was_set = True
+        self._place.cluster.clock_ms += self._random.choice([-HOUR_MS, -1_500, 1_500, HOUR_MS])
+
+    # --------------------------------------------------------------------------------------------------- network
+    def _process_name(self) -> str:
+        names = [worker.name for worker in self._cast.workers if worker.alive]
+        names += [f"{name}'s heart" for name in names]
+        names += [gateway.name for gateway in self._cast.gateways if gateway.alive] + ["people"]
+        return self._random.choice(names)
+
+    def _servers(self) -> list[Server]:
+        return [self._place.cluster.server, self._place.database.server]
+
+    def _cut(self) -> None:
+        server = self._random.choice(self._servers())
+        both, name = self._random.random() < 0.5, self._process_name()
+        link = self._place.network.link(name, server)
+        link.lose_requests = both or self._random.random() < 0.5
+        link.lose_answers = both or not link.lose_requests
+        self._place.trace(f"{name} is cut off from {server.name}")
+        self._until_heal(self._some(2 * self._cast.lease_ttl_s), self._mend, name, server)
+
+    def _mend(self, name: str, server: Server) -> None:
+        self._place.network.links.pop((name, server.name), None)
+
+    def _spell(self) -> None:
+        """Everything is slow, and breaks."""
+        slow, hangs = 2 ** self._some(7.0), self._random.choice([0.0, 0.03, 0.1])
+        breaks = self._random.choice([0.0, 0.05, 0.2])
+        servers = self._random.choice([self._servers(), self._servers()[:1], self._servers()[1:]])
+        names = [worker.name for worker in self._cast.workers] + [gateway.name for gateway in self._cast.gateways]
+        length = self._some(8.0, 1.0)
+        self._place.trace(f"{' and '.join(s.name for s in servers)} {slow:.0f} times slower for {length:.1f} s")
+        for name in [*names, *(f"{name}'s heart" for name in names), "people"]:
+            for server in servers:
+                self._place.network.links[name, server.name] = Link(slow=slow, hangs=hangs, breaks=breaks)
+                self._until_heal(length, self._mend, name, server)
+
+    # ---------------------------------------------------------------------------------------------------- intake
+    def _repeat_intake(self) -> None:
+        """Records of the intake are written once more, later than others that came behind them."""
+        cluster = self._place.cluster
+        for topic in (cluster.topics.turns, cluster.topics.frames, cluster.topics.membership):
+            for partition in range(self._place.partitions):
+                records = cluster.logs[topic, partition].records[-8:]
+                for record in self._random.sample(records, min(len(records), self._random.randint(0, 3))):
+                    if record.value is not None:
+                        cluster.write_again(record)

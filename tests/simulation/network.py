@@ -1,0 +1,135 @@
+"""Requests between processes and servers: late, lost, answered late, answered never; and what became of them.
+
+A request takes effect when it arrives, whatever its sender knows by then, and even if its sender died. A *cut* loses
+what is sent, in one direction or both; a *spell* makes everything slow, and now and then lets one request hang for
+seconds. A connection that breaks is noticed by the sender, whether or not its request got through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from tests.simulation.loop import Process, SimLoop, current
+
+
+class Reset(Exception):
+    """The connection broke: the request took effect, will, or never does."""
+
+
+Reply = Callable[[Any], None]
+LOST = float("inf")
+
+
+@dataclass(slots=True)
+class Server:
+    """One that answers. While `down` it refuses; while it `stalls`, what arrives waits."""
+
+    name: str
+    down: bool = False
+    stalls: bool = False
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Link:
+    """Between one process and one server. Times in seconds."""
+
+    lose_requests: bool = False
+    lose_answers: bool = False
+    breaks: float = 0.0
+    """Chance of a request's connection to break."""
+    hangs: float = 0.0
+    """Chance of a request, or its answer, to be seconds late."""
+    slow: float = 1.0
+    """How many times slower than usual."""
+
+
+CALM = Link()
+
+
+class Network:
+    """All links. `latency_s`: of one way, at its usual pace (uniform up to it)."""
+
+    LATENCY_S = 0.004
+    HANG_S = 12.0
+
+    def __init__(self, loop: SimLoop, random: Random) -> None:
+        self._loop = loop
+        self._random = random
+        self.links: dict[tuple[str, str], Link] = {}
+
+    def heal(self) -> None:
+        """All links are good from here on; what is under way stays so."""
+        self.links.clear()
+
+    def link(self, process: str, server: Server) -> Link:
+        """To change."""
+        return self.links.setdefault((process, server.name), Link())
+
+    def revive(self, server: Server) -> None:
+        """It goes on, with what waited."""
+        server.down = server.stalls = False
+        waiting, server.waiting = server.waiting, []
+        for arrival in waiting:
+            arrival()
+
+    def ask(self, server: Server, effect: Callable[[Reply], None]) -> asyncio.Future[Any]:
+        """Send a request. `effect` runs at the server and gives the answer, or an exception, to its argument, now or
+        later. The future never completes when a message is lost; it raises `Reset` when the connection breaks."""
+        sender = current()
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        link = self.links.get((sender.name, server.name), CALM)
+
+        def reply(value: Any) -> None:
+            back = self.links.get((sender.name, server.name), CALM)
+            delay = LOST if back.lose_answers else self._delay(back)
+            if delay < LOST:
+                self._loop.later(delay, _complete, answer, value)
+
+        def arrive() -> None:
+            if server.stalls:
+                server.waiting.append(arrive)
+            elif server.down:
+                reply(Reset(f"{server.name} is down"))
+            else:
+                effect(reply)
+
+        if link.breaks and self._random.random() < link.breaks:
+            self._loop.later(self._delay(CALM), _complete, answer, Reset("the connection broke"))
+            if self._random.random() < 0.5:  # noqa: PLR2004
+                return answer
+        if not link.lose_requests:
+            self._loop.later(self._delay(link), arrive)
+        return answer
+
+    def _delay(self, link: Link) -> float:
+        draw = self._random.random
+        if link.hangs and draw() < link.hangs:
+            return draw() * self.HANG_S
+        return draw() * self.LATENCY_S * link.slow
+
+
+def _complete(answer: asyncio.Future[Any], value: Any) -> None:
+    if answer.done():
+        return
+    if isinstance(value, BaseException):
+        answer.set_exception(value)
+        answer.exception()  # a sender that was killed never looks
+    else:
+        answer.set_result(value)
+
+
+def run_now(coroutine: Any) -> Any:
+    """The outcome of a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("it waited")
+
+
+__all__ = ["CALM", "Link", "Network", "Process", "Reply", "Reset", "Server", "run_now"]

@@ -1,0 +1,126 @@
+"""Where everything happens: the loop, the network, the two servers, and the trace of what went on."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import structlog
+
+from streams.core.events import Entry
+from streams.runtime.codec import Codec
+from streams.runtime.partitioning import partition_of
+from tests.simulation.clients import SimConsumer, SimProducer
+from tests.simulation.cluster import Cluster
+from tests.simulation.database import Database
+from tests.simulation.loop import PROCESS, SimLoop
+from tests.simulation.network import Network
+
+CODEC = Codec()
+TIMED = ("streams.runtime.", "streams.fence.", "streams.worker")
+"""Modules that read clocks."""
+
+
+class Place:
+    """One world. `random` is the seed's only source."""
+
+    def __init__(self, seed: int, partitions: int) -> None:
+        self.random = Random(seed)
+        self.partitions = partitions
+        self.codec = CODEC
+        self.loop = SimLoop(self._branch())
+        self.network = Network(self.loop, self._branch())
+        self.cluster = Cluster(self.loop, self._branch(), self.codec)
+        self.database = Database(self.loop, self.network)
+        self.lines: list[str] = []
+        self.violations: list[str] = []
+
+    def _branch(self) -> Random:
+        """A source of its own for each part, so that one more draw in one of them does not change all others."""
+        return Random(self.random.getrandbits(64))
+
+    branch = _branch
+
+    def trace(self, line: str) -> None:
+        """What happened, when, and in which process."""
+        process = PROCESS.get(self.loop.outside)
+        self.lines.append(f"{self.loop.now:9.4f}  {process.name:<14} {line}")
+
+    def broken(self, promise: str) -> None:
+        """A promise was broken, here and now."""
+        self.violations.append(promise)
+        self.trace(f"BROKEN: {promise}")
+
+    @property
+    def digest(self) -> str:
+        """Of the trace and all that is in the logs: the same for the same seed."""
+        whole = hashlib.blake2b(digest_size=8)
+        for line in self.lines:
+            whole.update(line.encode())
+        for name in sorted(self.cluster.logs):
+            for record in self.cluster.logs[name].records:
+                whole.update(f"{name}{record.offset}{record.timestamp}{record.fate.name}".encode())
+                whole.update(record.value or b"")
+        return whole.hexdigest()
+
+    def journal(self, partition: int) -> list[tuple[int, Entry]]:
+        return self.cluster.journal(partition)
+
+    def conversation_ids(self, partition: int, count: int) -> list[str]:
+        """Ids that belong to `partition`."""
+        found: list[str] = []
+        number = 0
+        while len(found) < count:
+            name = f"c{number}"
+            if partition_of(name, self.partitions) == partition:
+                found.append(name)
+            number += 1
+        return found
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """While this lasts, the product's clocks, jitter and Kafka clients are this place's; its log is the trace."""
+        now = lambda: self.loop.now  # noqa: E731
+        clock = SimpleNamespace(monotonic=now, perf_counter=now)
+        with ExitStack() as undo:
+            for module in [module for name, module in sys.modules.items() if name.startswith(TIMED)]:
+                if getattr(module, "time", None) is time:
+                    undo.enter_context(patch.object(module, "time", clock))
+                if hasattr(module, "monotonic_s"):
+                    undo.enter_context(patch.object(module, "monotonic_s", now))
+            undo.enter_context(patch("streams.runtime.partition.random", self._branch()))
+            producer = partial(SimProducer, self.network, self.cluster)
+            undo.enter_context(patch("streams.runtime.kafka_clients.AIOKafkaProducer", producer))
+            consumer = partial(SimConsumer, self.network, self.cluster)
+            undo.enter_context(patch("streams.runtime.kafka.AIOKafkaConsumer", consumer))
+            undo.enter_context(_logged(self._note))
+            yield
+
+    def _note(self, _: Any, level: str, fields: dict[str, Any]) -> dict[str, Any]:
+        event = fields.pop("event", "")
+        fields.pop("exc_info", None)
+        told = " ".join(f"{name}={value}" for name, value in fields.items())
+        self.trace(f"{level}: {event} {told}")
+        raise structlog.DropEvent
+
+
+@contextmanager
+def _logged(processor: Any) -> Iterator[None]:
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[processor],
+        wrapper_class=structlog.make_filtering_bound_logger(20),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

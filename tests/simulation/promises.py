@@ -1,0 +1,204 @@
+"""What must hold besides the audit's invariants: watched while it happens, and read off the logs afterwards.
+
+The audit knows the journal; here the true time of everything, each request and each row are known too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from streams.core.commands import CommitFrame, Leave
+from streams.core.events import (
+    Entry,
+    GatewayEnded,
+    ListApplied,
+    MemberLeft,
+    MoveReason,
+    Rejected,
+    RunEnded,
+    RunMoved,
+    WriterOpened,
+)
+from streams.fence.port import Checkpoint
+from streams.runtime.records import Reason, Undecodable
+from streams.runtime.signals import Heartbeat, Tick
+from tests.simulation.cluster import LogRecord, Sender
+from tests.simulation.place import Place
+
+TICK_MOST_S = 2.0
+"""A tick advances log time by so much at most."""
+BAD_SIGNS = ("error: unexpected error", "error: the core failed", "error: partition stopped")
+"""What a worker must never have to log here."""
+
+
+class Watch:
+    """Promises that are watched as it happens."""
+
+    def __init__(self, place: Place, lease_ttl_ms: int) -> None:
+        self._place = place
+        self._ttl_s = lease_ttl_ms / 1000
+        self._margin_s = lease_ttl_ms // 5 / 1000
+        self._taken: dict[int, int] = {}
+        self._rows: dict[int, Checkpoint] = {}
+        self._dead: set[str] = set()
+        self._restored_at = place.database.restored_at
+        place.cluster.before_end = self._commits
+        place.database.after_call = self._called
+        place.database.on_take = self._took
+
+    def died(self, worker: str) -> None:
+        """What it sent before may still arrive, when its lease is another's."""
+        self._dead.add(worker)
+
+    def _commits(self, transactional_id: str, sender: Sender) -> None:
+        """A worker commits under a live lease only: its deadline leaves a margin for a commit that is under way."""
+        place = self._place
+        now = place.loop.now
+        if sender.process in self._dead or now - sender.at > self._margin_s:
+            return
+        if now - place.database.restored_at < self._ttl_s:
+            return  # the store lost what it had promised
+        partition = int(transactional_id.rpartition("-")[2])
+        row = place.database.row_of(partition)
+        if row is None or row.owner != sender.process:
+            holder = "nobody" if row is None else row.owner
+            place.broken(f"{sender.process} commits to partition {partition}, whose lease {holder} has")
+
+    def _took(self, partition: int, writer_epoch: int) -> None:
+        self._taken[partition] = max(self._taken.get(partition, 0), writer_epoch)
+        self._rows[partition] = self._place.database.store.checkpoints[partition]
+
+    def _called(self) -> None:
+        """After a claim no older writer's snapshot is stored."""
+        database = self._place.database
+        if database.restored_at != self._restored_at:
+            self._restored_at = database.restored_at
+            self._taken.clear()
+            self._rows.clear()
+        for partition, row in database.store.checkpoints.items():
+            if row is not self._rows.get(partition):
+                self._rows[partition] = row
+                if row.token.writer_epoch < self._taken.get(partition, 0):
+                    self._place.broken(
+                        f"partition {partition}: a snapshot of epoch {row.token.writer_epoch} was stored after epoch "
+                        f"{self._taken[partition]} had claimed"
+                    )
+
+
+@dataclass(slots=True)
+class Intake:
+    """One partition's intake and journal, with what became of each record."""
+
+    entries: list[Entry]
+    frames: list[tuple[LogRecord, CommitFrame]]
+    turns: list[tuple[LogRecord, str | None]]
+    heartbeats: dict[str, list[float]]
+    """Gateway -> true times of its heartbeats."""
+    ticks: dict[tuple[int, int], list[tuple[LogRecord, Tick]]]
+    """By (broker's time, writer epoch)."""
+    leaves: dict[tuple[str, int], Leave]
+    """By (member, n)."""
+    outcomes: dict[str, int]
+    """Ref -> lsn of the first outcome."""
+
+
+def read(place: Place, partition: int) -> Intake:
+    """Everything of one partition."""
+    codec, topics, committed = place.codec, place.cluster.topics, place.cluster.committed
+    intake = Intake([entry for _, entry in place.journal(partition)], [], [], {}, {}, {}, {})
+    for record in committed(topics.frames, partition):
+        try:
+            intake.frames.append((record, codec.decode_frames(record, 0)))
+        except Undecodable:
+            continue
+    for record in committed(topics.turns, partition):
+        try:
+            intake.turns.append((record, codec.decode_turns(record, 0).ref))
+        except Undecodable:
+            continue
+    for record in committed(topics.membership, partition):
+        match codec.decode_membership(record, 0):
+            case Heartbeat(gateway=gateway):
+                intake.heartbeats.setdefault(gateway, []).append(record.written_at)
+            case Tick() as tick:
+                intake.ticks.setdefault((record.timestamp, tick.writer_epoch), []).append((record, tick))
+            case Leave() as leave:
+                intake.leaves[leave.member, leave.n] = leave
+            case _:
+                pass
+    for entry in intake.entries:
+        ref = getattr(entry.event, "ref", None)
+        if ref is not None:
+            intake.outcomes.setdefault(ref, entry.lsn)
+    return intake
+
+
+def broken(place: Place, partition: int, member_ttl_ms: int, *, clock_was_set: bool) -> Iterator[str]:
+    """What the logs of one partition show."""
+    intake = read(place, partition)
+    opened_at = 0
+    for index, entry in enumerate(intake.entries):
+        match entry.event:
+            case WriterOpened():
+                opened_at = entry.at
+            case GatewayEnded(gateway=gateway, reason="expired"):
+                yield from _expired(intake, entry, gateway, opened_at, member_ttl_ms, clock_was_set=clock_was_set)
+                yield from _too_early(intake, entry)
+            case RunEnded(reason="watchdog" | "watchdog_after_answer"):
+                yield from _too_early(intake, entry)
+            case RunMoved(reason=MoveReason.ADOPT_TIMEOUT):
+                yield from _too_early(intake, entry)
+            case MemberLeft() as left:
+                yield from _left(intake, index, entry, left)
+            case Rejected(reason=Reason.UNDECIDABLE, origin=origin):
+                yield f"lsn {entry.lsn}: the core could not decide {origin}"
+            case _:
+                pass
+
+
+def _expired(
+    intake: Intake, entry: Entry, gateway: str, opened_at: int, member_ttl_ms: int, *, clock_was_set: bool
+) -> Iterator[str]:
+    if entry.at - opened_at <= member_ttl_ms:
+        yield f"lsn {entry.lsn}: {gateway} expired {entry.at - opened_at} ms after the claim, before its full TTL"
+    slack = TICK_MOST_S * (2 if clock_was_set else 1)
+    for record, _ in intake.ticks.get((entry.timestamp, entry.writer_epoch), ()):
+        beats = intake.heartbeats.get(gateway, [])
+        last = bisect_left(beats, record.written_at)
+        if last and record.written_at - beats[last - 1] <= member_ttl_ms / 1000 - slack:
+            silent = record.written_at - beats[last - 1]
+            yield f"lsn {entry.lsn}: {gateway} expired {silent:.3f} s after its last heartbeat"
+
+
+def _too_early(intake: Intake, entry: Entry) -> Iterator[str]:
+    """A tick takes effect only once all was read that lay before the ends it names."""
+    ticks = intake.ticks.get((entry.timestamp, entry.writer_epoch), ())
+    for end in [min((tick.frames_end for _, tick in ticks), default=0)]:
+        for record, frame in intake.frames:
+            if record.offset < end and intake.outcomes.get(frame.ref or "", 0) > entry.lsn:
+                yield f"lsn {entry.lsn}: a time-out fired before frame {record.offset}, which its tick names as before it"
+    for end in [min((tick.turns_end for _, tick in ticks), default=0)]:
+        for record, ref in intake.turns:
+            if record.offset < end and intake.outcomes.get(ref or "", 0) > entry.lsn:
+                yield f"lsn {entry.lsn}: a time-out fired before turn {record.offset}, which its tick names as before it"
+
+
+def _left(intake: Intake, index: int, entry: Entry, left: MemberLeft) -> Iterator[str]:
+    leave = intake.leaves.get((left.member, left.n))
+    if leave is None or left.reason is not MoveReason.MEMBER_LEFT:
+        return
+    for later in intake.entries[index:]:
+        if later.timestamp != entry.timestamp:
+            break
+        if isinstance(later.event, ListApplied):
+            return  # it was the gateway's list that it is not on
+    for record, frame in intake.frames:
+        if frame.member == left.member and record.offset < leave.frames_end:
+            outcome = intake.outcomes.get(frame.ref or "", 0)
+            if outcome > entry.lsn:
+                yield f"lsn {entry.lsn}: {left.member} left before its frame {record.offset}, which its Leave waits for"
+
+
+__all__ = ["BAD_SIGNS", "Watch", "broken", "read"]

@@ -1,0 +1,224 @@
+"""One schedule: a seed's world, its faults, its healing, and what was found in the end."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+
+from ops.audit.turns import NothingLost
+from ops.audit.violations import Tally
+from streams.runtime.ports import Limits
+from tests.simulation import promises
+from tests.simulation.audited import audit
+from tests.simulation.faults import Cast, Director
+from tests.simulation.gateways import Agent, Gateway
+from tests.simulation.loop import Stuck
+from tests.simulation.people import People
+from tests.simulation.place import Place
+from tests.simulation.workers import Worker, WorkerSettings
+
+LIVELY_WITHIN_S = 40.0
+"""After the faults have healed, every turn is answered or ended within this. The longest way is a lease that has to
+expire (6 s), a member after it (5 s), pauses between writer epochs (0.1 to 6.4 s, twice), an open transaction's time-out
+(5 s) and the watchdog (8 s)."""
+LOOK_EVERY_S = 0.5
+STOP_WITHIN_S = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a seed. `violations` empty: every promise was kept."""
+
+    seed: int
+    violations: tuple[str, ...]
+    digest: str
+    trace: tuple[str, ...]
+    tally: Tally
+    virtual_s: float
+    steps: int
+
+
+@dataclass(slots=True)
+class Shape:
+    """What of a world its seed decides."""
+
+    random: Random
+    partitions: int = 0
+    workers: int = 0
+    agents: int = 0
+    heal_at: float = 0.0
+    member_ttl_ms: int = 5_000
+    limits: Limits = field(init=False)
+    worker: WorkerSettings = field(init=False)
+    document: str = ""
+
+    def __post_init__(self) -> None:
+        draw = self.random
+        self.partitions = draw.choice([1, 1, 1, 2])
+        self.workers = draw.choice([2, 2, 3])
+        self.agents = draw.randint(1, 3)
+        self.heal_at = 6.0 + draw.random() * 10.0
+        self.limits = Limits(
+            batch_max=draw.choice([2, 5, 4_000]),
+            tick_ms=1_000,
+            member_ttl_ms=self.member_ttl_ms,
+            checkpoint_every_ms=draw.choice([300, 1_500, 3_600_000]),
+            checkpoint_every_events=draw.choice([4, 40, 1_000_000]),
+            idle_conversations_max=draw.choice([0, 1, 50_000]),
+        )
+        ttl = draw.choice([3_000, 6_000])
+        self.worker = WorkerSettings(lease_ttl_ms=ttl, lease_heartbeat_ms=ttl // 4)
+        self.document = json.dumps(
+            {
+                "version": 1,
+                "channels": [
+                    {"id": "web", "kind": "web"},
+                    {
+                        "id": "agents",
+                        "kind": "websocket",
+                        "group_settle_ms": draw.choice([0, 1_000]),
+                        "adopt_ms": 2_000,
+                        "watchdog_ms": draw.choice([3_000, 8_000]),
+                        "on_owner_loss": draw.choice(["restart", "restart", "fail"]),
+                    },
+                ],
+                "routes": [{"from": "web", "to": ["agents"]}],
+            }
+        )
+
+
+class Schedule:
+    """A world under one seed, from its start to the audit."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._shape = shape = Shape(Random(seed ^ 0x5EED))
+        self.place = place = Place(seed, shape.partitions)
+        self._done = False
+        self._lost = [NothingLost() for _ in range(shape.partitions)]
+        self._seen = [0] * shape.partitions
+
+    def run(self) -> Outcome:
+        """Run it to its end."""
+        place = self.place
+        with place.entered():
+            try:
+                self._play()
+            except Stuck as stuck:
+                place.violations.append(str(stuck))
+            tally = self._judge()
+            place.loop.dispose()
+        return Outcome(
+            self.seed,
+            tuple(dict.fromkeys(place.violations)),
+            place.digest,
+            tuple(place.lines),
+            tally,
+            place.loop.now,
+            place.loop.steps,
+        )
+
+    def _play(self) -> None:
+        place, shape, loop = self.place, self._shape, self.place.loop
+        self._watch = promises.Watch(place, shape.worker.lease_ttl_ms)
+        loop._context.run(self._cast_all)
+        director = Director(self._cast, place.branch(), heal_at=shape.heal_at)
+        loop._context.run(director.plan)
+        loop.later(shape.heal_at + LOOK_EVERY_S, self._look)
+        loop.run(shape.heal_at + LIVELY_WITHIN_S, lambda: self._done)
+        if not self._done:
+            place.broken(self._unfinished())
+        self._stop_workers()
+
+    def _cast_all(self) -> None:
+        place, shape = self.place, self._shape
+        names, gateways = count(1), count(1)
+        conversations = [
+            name
+            for partition in range(shape.partitions)
+            for name in place.conversation_ids(partition, shape.random.randint(1, 3))
+        ]
+        self._people = People(place, conversations, turns=shape.random.randint(1, 4))
+        self._cast = Cast(
+            place=place,
+            watch=self._watch,
+            workers=[],
+            gateways=[],
+            agents=[Agent(f"agent{number}", place.branch()) for number in range(shape.agents)],
+            new_worker=lambda: Worker(place, f"wk-{next(names)}", shape.limits, shape.worker),
+            new_gateway=lambda: Gateway(place, f"g{next(gateways)}", (1, shape.document)),
+            lease_ttl_s=shape.worker.lease_ttl_ms / 1000,
+        )
+        self._cast.workers += [self._cast.new_worker() for _ in range(shape.workers)]
+        self._cast.gateways += [self._cast.new_gateway() for _ in range(2)]
+        for number, agent in enumerate(self._cast.agents):
+            self._cast.gateways[number % 2].connect(agent)
+        place.cluster.on_commit = self._committed
+
+    def _committed(self, partition: int) -> None:
+        self._people.told()
+        for gateway in self._cast.gateways:
+            if gateway.alive:
+                gateway.told()
+
+    def _look(self) -> None:
+        """Whether every turn has come to its end."""
+        for partition, lost in enumerate(self._lost):
+            entries = self.place.journal(partition)
+            for _, entry in entries[self._seen[partition] :]:
+                lost.see(entry)
+            self._seen[partition] = len(entries)
+        open_turns = sum(lost.settle().open for lost in self._lost)
+        if self._people.content and not open_turns:
+            self.place.trace("every turn has come to its end")
+            self._done = True
+        else:
+            self.place.loop.later(LOOK_EVERY_S, self._look)
+
+    def _unfinished(self) -> str:
+        states = [f"{worker.name} has {worker.partitions}" for worker in self._cast.workers if worker.alive]
+        open_turns = sum(lost.settle().open for lost in self._lost)
+        return (
+            f"{LIVELY_WITHIN_S:.0f} s after the faults healed {open_turns} turns are open, and {self._people.accepted} of "
+            f"{self._people.expected} accepted; {'; '.join(states)}"
+        )
+
+    def _stop_workers(self) -> None:
+        """All drain: the last checkpoint of each partition has to be that of a replay."""
+        loop = self.place.loop
+        alive = [worker for worker in self._cast.workers if worker.alive]
+        for worker in alive:
+            worker.stop()
+        loop.run(loop.now + STOP_WITHIN_S, lambda: not any(worker.alive for worker in alive))
+        if any(worker.alive for worker in alive):
+            self.place.broken(f"a worker had not drained after {STOP_WITHIN_S:.0f} s")
+
+    def _judge(self) -> Tally:
+        place, found = self.place, self.place.violations
+        tally, lines = audit(place)
+        found += lines
+        for partition in range(place.partitions):
+            found += promises.broken(
+                place, partition, self._shape.member_ttl_ms, clock_was_set=self._cast.clock_was_set
+            )
+        found += [f"nobody handled: {error}" for error in place.loop.errors]
+        found += [line.strip() for line in place.lines if any(sign in line for sign in promises.BAD_SIGNS)]
+        return tally
+
+
+def run_seed(seed: int) -> Outcome:
+    """Run one schedule."""
+    collecting = gc.isenabled()
+    gc.disable()  # what it would find, and when, depends on what ran before
+    try:
+        return Schedule(seed).run()
+    finally:
+        if collecting:
+            gc.enable()
+
+
+__all__ = ["Outcome", "Schedule", "run_seed", "Callable"]

@@ -1,0 +1,163 @@
+"""A worker process: the real balancer, sequencers and heartbeat on simulated clients."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from streams.fence.clock import monotonic_s
+from streams.fence.port import FenceUnavailable, Lease
+from streams.runtime.commit import DeadLetters
+from streams.runtime.kafka import KafkaEnds, closed
+from streams.runtime.kafka_clients import KafkaIntake, KafkaJournalProducer, KafkaJournalReader, KafkaOutbox
+from streams.runtime.metrics import WorkerMetrics
+from streams.runtime.ports import Limits, Ports
+from streams.worker import Balancer
+from tests.simulation.clients import SimTransactions
+from tests.simulation.database import SimCheckpoints, SimHeartbeat, SimLeases
+from tests.simulation.loop import Process
+from tests.simulation.place import Place
+
+LIMIT_S = 2.0
+"""Of a request to Kafka."""
+DRAIN_S = 4.0
+PROGRESS_EVERY_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What of a worker's settings a seed decides, besides `Limits`."""
+
+    lease_ttl_ms: int
+    lease_heartbeat_ms: int
+
+
+class Worker:
+    """One process, from its start to its end. `alive` until it was killed or has drained."""
+
+    def __init__(self, place: Place, name: str, limits: Limits, settings: WorkerSettings) -> None:
+        self.name = name
+        self.process = place.loop.process(name)
+        self.heart = place.loop.process(f"{name}'s heart")
+        self.alive = True
+        self.leases = SimLeases(place.database, name, settings.lease_ttl_ms)
+        self._place = place
+        self._limits = limits
+        self._settings = settings
+        self._stop = asyncio.Event()
+        self._progress = 0
+        self._balancer: Balancer | None = None
+        place.loop.spawn(self.process, self._run())
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        self._stop.set()
+
+    def kill(self) -> None:
+        """SIGKILL. Its sockets are closed, and with its session goes the lock."""
+        if not self.alive:
+            return
+        self.alive = False
+        for process in (self.process, self.heart):
+            self._place.loop.kill(process)
+        self._place.loop.later(0.002, self.leases.kill)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        for process in (self.process, self.heart):
+            self._place.loop.pause(process)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        for process in (self.process, self.heart):
+            self._place.loop.resume(process)
+
+    @property
+    def partitions(self) -> list[str]:
+        """What it says that it runs, for the trace."""
+        held = {} if self._balancer is None else self._balancer.sequencers
+        return [f"{partition}:{sequencer.phase}" for partition, sequencer in sorted(held.items())]
+
+    async def _run(self) -> None:
+        place = self._place
+        heartbeat = SimHeartbeat(
+            place.database,
+            self.name,
+            ttl_ms=self._settings.lease_ttl_ms,
+            every_ms=self._settings.lease_heartbeat_ms,
+            progress=lambda: self._progress,
+            on_lost=self._lost,
+        )
+        try:
+            await self.leases.open()
+        except FenceUnavailable:
+            self._place.trace("cannot start: Postgres does not answer")
+            self.kill()
+            return
+        ports, outbox, ends = self._ports(heartbeat)
+        self._balancer = Balancer(ports, drain_s=DRAIN_S)
+        place.loop.spawn(self.heart, heartbeat.beat())
+        moving = asyncio.create_task(self._move())
+        await self._balancer.start()
+        await self._stop.wait()
+        try:
+            await self.leases.set_draining()
+        except FenceUnavailable:
+            place.trace("cannot say that it drains")
+        await self._balancer.stop()
+        await heartbeat.stop()
+        moving.cancel()
+        await closed(self.leases, outbox, ends)
+        place.trace("drained")
+        self.kill()
+
+    def _ports(self, heartbeat: SimHeartbeat) -> tuple[Ports, Any, Any]:
+        place, topics = self._place, self._place.cluster.topics
+        outbox, ends = KafkaOutbox("", LIMIT_S), KafkaEnds("", LIMIT_S)
+        ports = Ports(
+            worker=self.name,
+            partitions=place.partitions,
+            membership_topic=topics.membership,
+            limits=self._limits,
+            leases=self.leases,
+            checkpoints=SimCheckpoints(place.database),
+            codec=place.codec,
+            outbox=outbox,
+            dead_letters=DeadLetters(outbox, place.codec, topics.dead_letters),
+            new_producer=self._new_producer,
+            new_reader=lambda partition: KafkaJournalReader("", ends, topics.conversations, partition, LIMIT_S),
+            new_intake=partial(_new_intake, topics),
+            transactions=SimTransactions(place.network, place.cluster, LIMIT_S),
+            keeper=heartbeat,
+            metrics=WorkerMetrics(),
+        )
+        return ports, outbox, ends
+
+    def _new_producer(self, partition: int) -> KafkaJournalProducer:
+        topics = self._place.cluster.topics
+        return KafkaJournalProducer(
+            "",
+            topics.conversations,
+            partition,
+            transactional_id=topics.transactional_id(partition),
+            timeout_ms=5_000,
+            limit_s=LIMIT_S,
+        )
+
+    async def _move(self) -> None:
+        while True:
+            self._progress += 1
+            await asyncio.sleep(PROGRESS_EVERY_S)
+
+    def _lost(self, lease: Lease, why: str) -> None:
+        if self._balancer is not None:
+            self._balancer.lost(lease, why)
+
+
+def _new_intake(topics: Any, partition: int) -> KafkaIntake:
+    return KafkaIntake("", topics, partition, LIMIT_S)
+
+
+__all__ = ["Process", "Worker", "WorkerSettings", "monotonic_s"]
