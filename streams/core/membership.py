@@ -7,11 +7,15 @@ unknown ones join, known ones keep their `since`. So every order of arrival ends
 
 An incarnation that expired or said goodbye has ended: it may never join a member again.
 
+A drain is outside that numbering: a gateway or an operator may say it, any number of times, and nothing undoes it. A
+list repeats it for a partition that missed it.
+
 One change is decided as a whole: first the members that joined and left, then the runs, in the order of
 (conversation, turn), each by the roster as it is after the change:
 
 - a run of a departed member goes to a member that claims to have the turn already (by its watermark; *adopted*), else
-  to the group's owner of now, by `on_owner_loss`; the last member gone, it waits for the group's next member;
+  to the group's owner of now, which continues it or begins anew, by `on_owner_loss`; the last member gone, it waits
+  for the group's next member;
 - a run that waits for a group is taken up by its next member in the same way;
 - a turn that waits for a channel opens a run in the first group that has a member there.
 """

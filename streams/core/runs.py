@@ -1,4 +1,4 @@
-"""Runs: the processing of one turn by one member of one group (rules 5, 7, 8 and the watchdog of rule 9).
+"""Runs: the processing of one turn by one member of one group (rules 5, 7, 8 and the time-outs of rule 9).
 
 ```
                  turn committed, group has members            turn committed, no member at all
@@ -8,18 +8,24 @@
           │ restart           │ read, run started, first frame
           │ (RunMoved,        ▼
           │  epoch + 1)    WORKING ──interrupt──▶ ASKING (no watchdog) ──answering turn, interrupt_resolved──▶ WORKING
-          │                   │
+          │                 │   ▲                    │    ▲
+          │                 │   └── continued (RunMoved, epoch + 1): as it is, with another member
           ├── its member is gone, another is there ──┤
           │                   │
           │     its member is gone, the group is empty: RunMoved to none, epoch + 1
           │                   ▼
-          └────────────── ORPHANED ──next member: adopted (it has the turn), else restarted or ended by `on_owner_loss`
-                              │
+          └────────────── ORPHANED ──next member: adopted (it has the turn), continued, restarted, or ended
+                              │           (by what the member can and `on_owner_loss` says)
           any of them ──finished, error, aborted, first message of an unannounced run, watchdog, too many events,
-                        conversation closed, owner gone (`fail`, or answered already)──▶ ended (RunEnded)
+                        conversation closed, owner gone (`fail`, or answered already), not begun in time, no member
+                        in time──▶ ended (RunEnded)
 ```
 
 These are read from a run's fields: GIVEN has no `progress`, ASKING has `progress.asks`, ORPHANED has no `member`.
+
+A run is continued where its new member can go on with what another began, unless the channel forces `restart` or
+`fail`: nothing is closed or superseded, and the member is given the turn with all that was committed. Also a run with
+a message and nothing open: its agent would have said that it is over.
 
 When a run that left something open ends or restarts, closing frames of the sender `system` come first: a last chunk
 for each open stream, an `interrupt_resolved` for each open interrupt. A restart supersedes all frames of the run so

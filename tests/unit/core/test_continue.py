@@ -112,6 +112,14 @@ def test_an_end_that_names_no_run_does_not_end_what_its_sender_has_not_begun() -
     assert isinstance(world.run(heir, "finished", run=RUN)[-1], RunEnded)
 
 
+@pytest.mark.parametrize("begin", ["run", "tool_call"])
+def test_an_end_that_names_no_run_ends_what_its_sender_has_begun(begin: str) -> None:
+    world, owner, heir = half_answered()
+    go(world, owner)
+    world.send(heir, begin, status="started" if begin == "run" else None, delivered=1)
+    assert isinstance(world.run(heir, "finished", delivered=1)[-1], RunEnded)
+
+
 def test_the_lost_owner_is_fenced() -> None:
     world, owner, _ = half_answered()
     go(world, owner)
