@@ -38,8 +38,10 @@ from streams.core.events import (
     TurnCommitted,
     WriterOpened,
 )
-from streams.core.state import KEY_LIFETIME_MS
+from streams.core.fold import step
+from streams.core.state import KEY_LIFETIME_MS, Partition
 from streams.core.store import dump_conversation, dump_partition
+from tests.support.command_sequences import seeded_commands
 from tests.support.journals import (
     CONVERSATION,
     GROUP,
@@ -85,6 +87,18 @@ def test_a_journal_that_the_core_made_breaks_nothing(
 @pytest.mark.parametrize("journal", JOURNALS)
 def test_deciding_again_and_replaying_agree_with_the_core(journal: Callable[[], Journal]) -> None:
     assert not refolded(journal().entries)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_sequence_of_commands_brings_the_core_to_break_a_promise(seed: int) -> None:
+    state = Partition(0)
+    entries = [entry for command in seeded_commands(seed, 5_000) for entry in step(state, command, 1)]
+    assert not refolded(entries)
+    for checker in CHECKERS:
+        # That a member's id is never used again is the gateways' promise, which these sequences' gateways do not keep.
+        assert [problem for problem in found(checker(), entries) if "is used again" not in problem] == []
+    tally = counted(entries)
+    assert tally.takeovers > tally.continued > 0
 
 
 # ------------------------------------------------------------------------------------------------ 1
