@@ -35,7 +35,7 @@ from streams.logs import configure_logs
 from streams.runtime.balance import View, moves
 from streams.runtime.commit import DeadLetters
 from streams.runtime.health import HealthServer
-from streams.runtime.kafka import KafkaEnds, Stability, closed
+from streams.runtime.kafka import KafkaEnds, KafkaUnavailable, Stability, closed
 from streams.runtime.kafka_clients import KafkaIntake, KafkaJournalProducer, KafkaJournalReader, KafkaOutbox
 from streams.runtime.kafka_transactions import KafkaTransactions
 from streams.runtime.metrics import WorkerMetrics
@@ -57,6 +57,8 @@ PROGRESS_EVERY_S = 0.1
 # A partition whose clock stands still for so long, whatever the reason, makes the worker not ready.
 NOT_RUNNING_MAX_S = 30.0
 WATCH_EVERY_S = 5.0
+# A transaction of ours is open for milliseconds, and ended by the broker after `transaction_timeout_ms` at the latest.
+UNSTABLE_MAX_S = 30.0
 # Of the drain budget, what is left for the process itself after its partitions have drained.
 STOP_MARGIN_S = 1.0
 # Python's collector looks at young objects each 700 allocations by default, which is twice a batch record; what a batch
@@ -95,15 +97,24 @@ class Heart(Service):
 
 
 class Watch(Service):
-    """Measures how long each topic's last stable offset has been behind its end: an open transaction stalls readers."""
+    """Measures how long each topic's last stable offset has been behind its end: an open transaction stalls readers.
+
+    One that stands in the journal for long is reported by name: nobody but the partition's worker should write there.
+    """
 
     mundane_level = "debug"
 
     def __init__(
-        self, stability: Stability, metrics: WorkerMetrics, held: Callable[[], list[int]], **kwargs: Any
+        self,
+        stability: Stability,
+        transactions: Mapping[str, KafkaTransactions],
+        metrics: WorkerMetrics,
+        held: Callable[[], list[int]],
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self._stability = stability
+        self._transactions = transactions
         self._metrics = metrics
         self._held = held
 
@@ -113,6 +124,22 @@ class Watch(Service):
             await asyncio.sleep(WATCH_EVERY_S)
             for (topic, partition), seconds in (await self._stability.behind(self._held())).items():
                 self._metrics.unstable.labels(topic, str(partition)).set(seconds)
+                if seconds > UNSTABLE_MAX_S:
+                    await self._report(topic, partition, seconds)
+
+    async def _report(self, topic: str, partition: int, seconds: float) -> None:
+        try:
+            found = await self._transactions[topic].unfinished(partition)
+        except KafkaUnavailable as error:
+            log.info("cannot look at open transactions", topic=topic, partition=partition, error=str(error))
+            return
+        log.error(
+            "an open transaction holds readers back: see `turnlog transaction list`",
+            topic=topic,
+            partition=partition,
+            for_s=round(seconds),
+            open=[str(one) for one in found],
+        )
 
 
 class Balancer(Service):
@@ -196,7 +223,8 @@ class Worker(Service):
         self._topics = topics = Topics(settings.namespace)
         limit_s = settings.request_timeout_ms / 1000
         self._outbox, self._ends = KafkaOutbox(settings.kafka, limit_s), KafkaEnds(settings.kafka, limit_s)
-        self._transactions = KafkaTransactions(settings.kafka, topics.conversations, limit_s)
+        watched = (topics.turns, topics.frames, topics.membership, topics.conversations)
+        self._transactions = {topic: KafkaTransactions(settings.kafka, topic, limit_s) for topic in watched}
         self._leases = PostgresLeases(settings.postgres, self.id, ttl_ms=settings.lease_ttl_ms)
         self._checkpoints = PostgresCheckpoints(settings.postgres)
         codec, metrics = open_codec(settings.schema_registry, topics), WorkerMetrics()
@@ -223,16 +251,17 @@ class Worker(Service):
                 settings.kafka, self._ends, topics.conversations, partition, limit_s
             ),
             new_intake=lambda partition: KafkaIntake(settings.kafka, topics, partition, limit_s),
-            transactions=self._transactions,
+            transactions=self._transactions[topics.conversations],
             keeper=self._heart.heartbeat,
             metrics=metrics,
         )
         drain_s = max(settings.drain_budget_ms / 1000 - STOP_MARGIN_S, 0.0)
         self.balancer = Balancer(ports, drain_s=drain_s, beacon=self.beacon)
         self._health = HealthServer(metrics.registry, healthy=self._healthy, ready=self._ready)
-        watched = (topics.turns, topics.frames, topics.membership, topics.conversations)
         stability = Stability(self._ends, watched)
-        self._watch = Watch(stability, metrics, lambda: sorted(self.balancer.sequencers), beacon=self.beacon)
+        self._watch = Watch(
+            stability, self._transactions, metrics, lambda: sorted(self.balancer.sequencers), beacon=self.beacon
+        )
 
     def on_init_dependencies(self) -> list[Service]:
         return [self._heart, self._watch, self.balancer]
@@ -252,7 +281,7 @@ class Worker(Service):
 
     async def on_shutdown(self) -> None:
         self._health.stop()
-        await closed(self._leases, self._checkpoints, self._outbox, self._ends, self._transactions)
+        await closed(self._leases, self._checkpoints, self._outbox, self._ends, *self._transactions.values())
         log.info("worker stopped", worker=self.id)
 
     async def until_crashed(self) -> None:

@@ -29,6 +29,7 @@ from ops.cli import (
     schema,
     send,
     topic,
+    transaction,
     up,
     worker,
 )
@@ -69,7 +70,7 @@ def main(
 
 for module in (up, demo, worker, gateway, projector, send, doctor):
     module.register(app)
-for noun in (channel, conversation, member, lease, topic, key, audit, bench, schema):
+for noun in (channel, conversation, member, lease, topic, transaction, key, audit, bench, schema):
     app.add_typer(noun.app)
 
 

@@ -9,9 +9,6 @@ from contextlib import asynccontextmanager, nullcontext
 
 import psutil
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from ops.embedded import EmbeddedStack
 from streams.core.events import TurnCommitted
@@ -30,6 +27,7 @@ from streams.settings import Settings, load_settings
 from streams.worker import limits_of
 from tests.support import postgres
 from tests.support.deployment import CODEC, MEMBER, Deployment, Talk, deployment, page
+from tests.support.hanging import Forgotten, take_unverified
 from tests.support.sequencing import FakeKeeper
 from tests.support.waiting import until
 
@@ -236,49 +234,10 @@ async def test_a_broker_that_dies_and_comes_back_loses_and_doubles_no_turn(
     await through(shaky, private_stack.kill_kafka, private_stack.restart_kafka, 1)
 
 
-class Forgotten(KafkaJournalProducer):
-    """Its transaction becomes one that its coordinator knows nothing of, as after KAFKA-20734: open, and ended by
-    nobody. `told`: its writer hears that it was committed."""
-
-    def __init__(self, place: Deployment, *, told: bool) -> None:
-        topic = place.topics.conversations
-        super().__init__(
-            place.settings.kafka,
-            topic,
-            0,
-            transactional_id=place.topics.transactional_id(0),
-            timeout_ms=5_000,
-            limit_s=REQUEST_TIMEOUT_MS / 1000,
-        )
-        self._name = TopicPartition(topic, 0)
-        self._told = told
-
-    async def begin(self) -> None:
-        await super().begin()
-        # As if the coordinator had been asked to add the partition.
-        self._producer._txn_manager._txn_partitions.add(self._name)
-
-    async def commit(self) -> None:
-        if not self._told:
-            raise Doubt("the broker died")
-
-
-@pytest.fixture
-async def unverified(shaky: Deployment) -> Deployment:
-    """The broker takes transactional records without asking the coordinator whether there is such a transaction."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=shaky.settings.kafka)
-    await admin.start()
-    try:
-        changed = {"transaction.partition.verification.enable": "false"}
-        await admin.alter_configs([ConfigResource(ConfigResourceType.BROKER, "1", changed)])
-    finally:
-        await admin.close()
-    return shaky
-
-
 @pytest.mark.parametrize("told", [False, True])
-async def test_a_claim_ends_a_transaction_that_its_coordinator_forgot(unverified: Deployment, told: bool) -> None:
-    place = unverified
+async def test_a_claim_ends_a_transaction_that_its_coordinator_forgot(shaky: Deployment, told: bool) -> None:
+    place = shaky
+    await take_unverified(place.settings.kafka)
     home = next(f"c{n}" for n in range(100) if place.home(f"c{n}") == 0)
     async with zombie_ports(place, "wk-first") as ports:
         async with writing(ports) as writer:
@@ -286,7 +245,7 @@ async def test_a_claim_ends_a_transaction_that_its_coordinator_forgot(unverified
             await place.open(home)
             await place.turn(home, "before")
             await until_turn(place, writer, "before")
-            forgotten = Forgotten(place, told=told)
+            forgotten = Forgotten(place.settings, 0, told=told)
             await forgotten.start()
             await writer._committer.close()
             writer._committer._producer = forgotten
@@ -295,7 +254,7 @@ async def test_a_claim_ends_a_transaction_that_its_coordinator_forgot(unverified
                 await until(lambda: has_taken(writer))
             if told:
                 await writer.drain()
-        (open_one,) = await ports.transactions.unfinished(0)
+        assert len(await ports.transactions.unfinished(0)) == 1
         async with writing(ports) as heir:
             await until_turn(place, heir, "forsaken")
         assert await ports.transactions.unfinished(0) == []
