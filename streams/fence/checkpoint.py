@@ -87,12 +87,13 @@ class PostgresCheckpoints:
         rows: Sequence[ConversationRow],
         keys: Sequence[KeyRow],
         drop_keys_before: int,
+        stored_lsn: int = 0,
     ) -> None:
         """See the port. `rows` and `keys` name each conversation, or (conversation, key), once."""
 
         async def save(connection: AsyncConnection[Any]) -> None:
             async with connection.transaction():
-                await _advance(connection, partition, checkpoint)
+                await _advance(connection, partition, checkpoint, stored_lsn)
                 if rows:
                     await _copy(connection, "copy_states", STATE_TYPES, map(_state_record, rows))
                     await connection.execute(QUERIES["store_states"], {"partition": partition})
@@ -129,7 +130,9 @@ async def _create_staging(connection: AsyncConnection[Any]) -> None:
     await connection.execute(QUERIES["create_staging"])
 
 
-async def _advance(connection: AsyncConnection[Any], partition: int, checkpoint: Checkpoint) -> None:
+async def _advance(
+    connection: AsyncConnection[Any], partition: int, checkpoint: Checkpoint, stored_lsn: int
+) -> None:
     parameters = {
         **_of(partition, checkpoint.token),
         "lsn": checkpoint.lsn,
@@ -138,12 +141,13 @@ async def _advance(connection: AsyncConnection[Any], partition: int, checkpoint:
         "frames": checkpoint.positions.frames,
         "membership": checkpoint.positions.membership,
         "state": checkpoint.state,
+        "stored_lsn": stored_lsn,
     }
     cursor = await connection.execute(QUERIES["advance_checkpoint"], parameters, binary=True)
     if cursor.rowcount == 0:
         raise Fenced(
             f"partition {partition}: the snapshot of epoch {checkpoint.token.writer_epoch} at lsn {checkpoint.lsn} is "
-            "refused: another token, or a newer snapshot, is stored"
+            f"refused: another token, a newer snapshot, or one older than lsn {stored_lsn} is stored"
         )
 
 

@@ -109,8 +109,8 @@ class MemoryLeases:
 
     async def set_draining(self) -> None:
         self._store.require_reachable()
-        expires_at, _ = self._store.workers[self.worker]
-        self._store.workers[self.worker] = (expires_at, True)
+        if self.worker in self._store.workers:
+            self._store.workers[self.worker] = (self._store.workers[self.worker][0], True)
 
     async def workers(self) -> Sequence[WorkerRow]:
         self._store.require_reachable()
@@ -197,10 +197,11 @@ class MemoryCheckpoints:
         rows: Sequence[ConversationRow],
         keys: Sequence[KeyRow],
         drop_keys_before: int,
+        stored_lsn: int = 0,
     ) -> None:
         self._store.require_reachable()
         stored = self._store.checkpoints.get(partition)
-        if stored is None or stored.token != checkpoint.token or stored.lsn > checkpoint.lsn:
+        if stored is None or stored.token != checkpoint.token or not stored_lsn <= stored.lsn <= checkpoint.lsn:
             raise _fenced(partition, checkpoint.token)
         self._store.checkpoints[partition] = checkpoint
         self._store.conversations.update((row.conversation_id, (partition, row)) for row in rows)

@@ -158,6 +158,11 @@ class Checkpoints(Protocol):
         rows: Sequence[ConversationRow],
         keys: Sequence[KeyRow],
         drop_keys_before: int,
+        stored_lsn: int = 0,
     ) -> None:
         """One transaction: first the partition's row under the token's condition and lsn >= stored lsn (0 rows:
-        `Fenced`), then rows and keys by COPY and upsert."""
+        `Fenced`), then rows and keys by COPY and upsert.
+
+        `stored_lsn`: what this writer knows to be stored, as `lsn` of the loads. A lower one there means that Postgres
+        lost history, and with it rows that this snapshot, which holds what changed since, does not bring back:
+        `Fenced`."""

@@ -118,11 +118,13 @@ LEFT JOIN idempotency_keys old
     ON old.partition = fence.partition AND old.conversation_id = ANY(%(conversations)s) AND old.at >= %(not_before)s
 WHERE fence.partition = %(partition)s;
 
--- advance_checkpoint: First statement of every save: the fence. No row: somebody else's token is there, or a newer lsn.
+-- advance_checkpoint: First statement of every save: the fence. No row: somebody else's token is there, or a newer lsn;
+-- or an older one than this writer has stored, so that rows which are in no later snapshot are gone with it.
 UPDATE checkpoints SET
     lsn = %(lsn)s, journal_offset = %(journal_offset)s, turns = %(turns)s, frames = %(frames)s,
     membership = %(membership)s, state = %(state)s, updated_at = clock_timestamp()
-WHERE partition = %(partition)s AND writer_epoch = %(writer_epoch)s AND worker = %(worker)s AND lsn <= %(lsn)s;
+WHERE partition = %(partition)s AND writer_epoch = %(writer_epoch)s AND worker = %(worker)s
+  AND lsn BETWEEN %(stored_lsn)s AND %(lsn)s;
 
 -- create_staging: Tables of this session that COPY fills; empty again at the end of each transaction.
 CREATE TEMPORARY TABLE staged_states

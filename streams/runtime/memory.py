@@ -41,6 +41,8 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """Per conversation, the keys that go into the table of older ones."""
     conversations: frozenset[str]
     """Whose rows are in it: those that changed since the snapshot before."""
+    stored_lsn: int
+    """Of that snapshot, which the store must still have."""
 
     @property
     def keys(self) -> list[KeyRow]:
@@ -101,7 +103,7 @@ class Memory:
                 await asyncio.sleep(0)
         state.dirty.clear()
         checkpoint = Checkpoint(self._token, state.lsn, journal_offset, positions, dump_partition(state))
-        return Snapshot(checkpoint, rows, overflow, changed)
+        return Snapshot(checkpoint, rows, overflow, changed, self.stored_lsn)
 
     def failed(self, snapshot: Snapshot) -> None:
         """The snapshot did not reach the store: what it held is to be stored with the next one."""

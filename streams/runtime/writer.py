@@ -282,7 +282,9 @@ class Writer:
 
     async def _save(self, snapshot: Snapshot) -> None:
         before = self._intake.at - KEY_LIFETIME_MS
-        await self._ports.checkpoints.save(self._partition, snapshot.checkpoint, snapshot.rows, snapshot.keys, before)
+        await self._ports.checkpoints.save(
+            self._partition, snapshot.checkpoint, snapshot.rows, snapshot.keys, before, snapshot.stored_lsn
+        )
 
     def _look_at_save(self) -> None:
         """Between two batches: what the checkpoint in the background came to. `Fenced`: this writer is a zombie."""

@@ -459,6 +459,17 @@ async def test_a_store_that_lost_history_is_found_out_by_every_load(store: Store
         await checkpoints.load_keys(0, token, 9, ["c"], 0)
 
 
+async def test_a_store_that_lost_history_takes_no_snapshot_of_what_changed_since(store: Store) -> None:
+    checkpoints = store.checkpoints()
+    token = Token(1, "wk-a")
+    await checkpoints.take(0, token)
+    await checkpoints.save(0, snapshot(token, 9), [conversation("c", 9, b"nine", hot=True)], [], 0)
+    store.lose_checkpoint(0, 4)
+    with pytest.raises(Fenced):
+        await checkpoints.save(0, snapshot(token, 10), [], [], 0, stored_lsn=9)
+    await checkpoints.save(0, snapshot(token, 10), [], [], 0, stored_lsn=4)
+
+
 async def test_a_save_without_a_take_is_refused(store: Store) -> None:
     with pytest.raises(Fenced):
         await store.checkpoints().save(0, snapshot(Token(1, "wk-a"), 1), [], [], 0)
