@@ -35,6 +35,7 @@ T = TypeVar("T")
 class Backup:
     """The rows as they were at one moment."""
 
+    made_at: float
     leases: dict[int, LeaseRow]
     workers: dict[str, tuple[int, bool]]
     checkpoints: dict[int, Checkpoint]
@@ -92,11 +93,14 @@ class Database:
         store = self.store
         leases = {partition: replace(row) for partition, row in store.leases.items()}
         return Backup(
-            leases, dict(store.workers), dict(store.checkpoints), dict(store.conversations), dict(store.keys)
+            self._loop.now, leases, dict(store.workers), dict(store.checkpoints), dict(store.conversations), dict(store.keys)
         )
 
     def restore(self, backup: Backup) -> None:
-        """Put the rows of `backup` in place of what there is."""
+        """Put the rows of `backup` in place of what there is. One that was made before the last restore has another
+        history by now: nobody would put it back."""
+        if backup.made_at < self.restored_at:
+            return
         store = self.store
         store.leases = {partition: replace(row) for partition, row in backup.leases.items()}
         store.workers, store.checkpoints = dict(backup.workers), dict(backup.checkpoints)
@@ -220,8 +224,11 @@ class SimCheckpoints:
         rows: Sequence[ConversationRow],
         keys: Sequence[KeyRow],
         drop_keys_before: int,
+        stored_lsn: int = 0,
     ) -> None:
-        await self._call(lambda: self._memory.save(partition, checkpoint, rows, keys, drop_keys_before))
+        await self._call(
+            lambda: self._memory.save(partition, checkpoint, rows, keys, drop_keys_before, stored_lsn)
+        )
 
 
 class _HeartSession:

@@ -25,7 +25,7 @@ CLOSE_ATTEMPTS = 50
 class Process:
     """What dies and stops together. `fuse`: after so many steps more, `on_fuse` is called, before the next one."""
 
-    __slots__ = ("dead", "fuse", "name", "on_fuse", "paused", "ready", "tasks")
+    __slots__ = ("dead", "fuse", "name", "on_fuse", "paused", "ready")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -34,7 +34,6 @@ class Process:
         self.dead = False
         self.fuse = -1
         self.on_fuse: Callable[[], None] = lambda: None
-        self.tasks: list[asyncio.Task[Any]] = []
 
 
 PROCESS: ContextVar[Process] = ContextVar("process")
@@ -67,6 +66,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._context = copy_context()
         self._context.run(PROCESS.set, self.outside)
         self._closing = False
+        self._tasks: list[asyncio.Task[Any]] = []
+        """All: a killed process's must not be collected, and so finished, while the others go on."""
 
     # ------------------------------------------------------------------------------------------------- processes
     def process(self, name: str) -> Process:
@@ -147,7 +148,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Close what was left behind, the dead ones' coroutines too, so that nothing of this run is left to complain."""
         self._closing = True
         self._timers.clear()
-        for task in asyncio.all_tasks(self):
+        for task in self._tasks:
+            if task.done():
+                continue
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             coroutine = task.get_coro()
             for _ in range(CLOSE_ATTEMPTS):
@@ -194,7 +197,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:  # type: ignore[override]
-        return asyncio.Task(coro, loop=self, name=name, context=context)
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name or "", context=context)
+        self._tasks.append(task)
+        return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self._closing:
