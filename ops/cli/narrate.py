@@ -43,7 +43,7 @@ def sentence(event: Event) -> str:  # noqa: PLR0911 -- one branch an event
         case RunStarted():
             return f"{event.member} works on turn {event.turn_seq} (says its {event.by} frame)"
         case RunMoved():
-            how = "adopted by" if event.adopted else "moves to"
+            how = "adopted by" if event.adopted else "continued by" if event.continued else "moves to"
             dropped = f"; superseded: {_listed(event.superseded)}" if event.superseded else ""
             to = event.to_member or "nobody yet"
             return (

@@ -158,7 +158,9 @@ class Board:
     def _moved(self, row: Row, event: RunMoved) -> list[Happening]:
         said = row.answer.strip()
         self.moves += 1
-        row.owner, row.epoch, row.answer = event.to_member, event.run_epoch, ""
+        row.owner, row.epoch = event.to_member, event.run_epoch
+        if event.superseded:
+            row.answer = ""
         row.progress = Progress.GIVEN if event.to_member is not None else Progress.WAITING
         half = f"; what it had said (“{said}…”) is superseded" if event.superseded and said else ""
         return [

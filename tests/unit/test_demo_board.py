@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import msgspec
+
 from ops.demo.board import Board, Happening, Kind, Progress
 from streams.core.events import (
     Assignment,
@@ -96,6 +98,12 @@ def test_a_move_takes_back_what_the_lost_owner_had_said() -> None:
     )
     row = board.rows["c"]
     assert (row.owner, row.epoch, row.answer, row.progress) == ("m2", 2, "", Progress.GIVEN)
+
+
+def test_a_continued_answer_keeps_what_the_lost_owner_had_said() -> None:
+    board = Board(names={"m1": "agent A", "m2": "agent B"})
+    told(board, asked(), started(), chunk("six "), msgspec.structs.replace(moved("m2"), continued=True), chunk("weeks"))
+    assert board.rows["c"].answer == "six weeks"
 
 
 def test_a_turn_that_nobody_holds_waits() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ops.cli.narrate import document, line, sentence
 from streams.core.events import RunMoved
-from tests.support.journals import CONVERSATION, answered, ready, taken_over
+from tests.support.journals import CONVERSATION, answered, continued, ready, taken_over
 
 pytestmark = pytest.mark.unit
 
@@ -22,6 +22,13 @@ def test_a_conversation_reads_as_a_story() -> None:
     to_and_from = f"turn 1 moves to {moved.to_member} from {moved.from_member} in agents/bots (epoch 2, member_left)"
     assert f"{to_and_from}; superseded: 2" in story
     assert story[-1] == f"turn 1 is answered in agents/bots by {moved.to_member} (message)"
+
+
+def test_a_run_that_goes_on_where_it_stopped_is_told_as_such() -> None:
+    journal = continued()
+    told = [sentence(e.event) for e in journal.entries if isinstance(e.event, RunMoved)]
+    assert len(told) == 1
+    assert told[0].startswith("turn 1 continued by gw-1.")
 
 
 def test_a_turn_that_nobody_can_take_says_whom_it_waits_for() -> None:
