@@ -17,7 +17,7 @@ from typing import Final
 from aiokafka.admin import AIOKafkaAdminClient
 
 from streams.fence.channels import ChannelDocument, ChannelStore, parse_document
-from streams.fence.credentials import CredentialStore
+from streams.fence.credentials import CredentialStore, new_channel_secret
 from streams.fence.migrate import migrate
 from streams.settings import Settings
 from streams.topics import Topics, ensure
@@ -80,15 +80,20 @@ async def provide_channels(settings: Settings, secrets: Path) -> Sequence[ReadyC
     """The active channels (`DEFAULT_CHANNELS` where there are none) and a secret of each.
 
     Postgres has only hashes, so the plain ones are kept in `secrets`, readable by its owner alone; one that is missing
-    there, or that the database does not know (another database), is made anew, beside those that exist.
+    there, or that the database does not know (another database), is made anew, beside those that exist. The file is
+    written first: a kill in between leaves no secret in the database that no file has.
     """
     store, credentials = ChannelStore(settings.postgres), CredentialStore(settings.postgres)
     try:
         current = await store.current() or await store.apply(parse_document(DEFAULT_CHANNELS), over=0)
         kept = _read(secrets)
-        plain = await _valid_secrets(current.document, credentials, kept)
+        valid = await _valid_secrets(current.document, credentials, kept)
+        made = {channel.id: new_channel_secret() for channel in current.document.channels if channel.id not in valid}
+        plain = valid | made
         if plain != kept:
             _write(secrets, plain)
+        for name, secret in made.items():
+            await credentials.add_channel_secret(name, secret)
         return [
             ReadyChannel(channel.id, channel.kind.value, plain[channel.id])
             for channel in current.document.channels
@@ -102,13 +107,22 @@ async def provide_channels(settings: Settings, secrets: Path) -> Sequence[ReadyC
 async def _valid_secrets(
     document: ChannelDocument, credentials: CredentialStore, kept: Mapping[str, str]
 ) -> dict[str, str]:
-    plain = {}
+    """Of those that are kept, the secrets that still open their channel."""
+    valid = {}
     for channel in document.channels:
         secret = kept.get(channel.id)
-        if secret is None or await credentials.channel_of(secret) != channel.id:
-            secret = await credentials.add_channel_secret(channel.id)
-        plain[channel.id] = secret
-    return plain
+        if secret is not None and await credentials.channel_of(secret) == channel.id:
+            valid[channel.id] = secret
+    return valid
+
+
+async def forget_secrets(settings: Settings, secrets: Path) -> None:
+    """Make void what `provide_channels` kept in `secrets`: with the file gone, nobody could log in with them again."""
+    credentials = CredentialStore(settings.postgres)
+    try:
+        await credentials.drop_channel_secrets(_read(secrets).values())
+    finally:
+        await credentials.close()
 
 
 def _read(path: Path) -> dict[str, str]:

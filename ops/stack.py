@@ -9,8 +9,8 @@ that nothing outlives it, however it ends.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -20,13 +20,20 @@ from urllib.parse import urlsplit
 
 from ops import embedded
 from ops.children import Child, ChildPlan
-from ops.provision import ReadyChannel, provide
-from streams.settings import Settings, load_settings
+from ops.embedded.folder import left_behind, temporary_folder
+from ops.provision import ReadyChannel, forget_secrets, provide
+from streams.fence.port import FenceUnavailable
+from streams.settings import Settings, load_settings, redacted_dsn
 
 DEFAULT_PORT = 8080
 STOP_MARGIN_S = 5.0
 """A child gets the drain budget and this much more to stop before it is killed."""
 SERVERS_LOOKED_AT_EVERY_S = 1.0
+SECRETS = "secrets.json"
+"""The file of the data folder that holds the channels' login secrets."""
+DATABASE = "database"
+"""The file of a temporary folder that names the database that outlives it."""
+PREFIX = "turnlog-up-"
 
 Notify = Callable[[str], None]
 
@@ -148,10 +155,14 @@ async def running(plan: StackPlan, notify: Notify) -> AsyncIterator[RunningStack
     a process did not become ready; whatever was started by then is stopped.
     """
     async with AsyncExitStack() as undo:
-        data = plan.data or Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="turnlog-up-")))
+        data = plan.data or undo.enter_context(temporary_folder(PREFIX))
         servers = await _servers(plan, notify)
         undo.push_async_callback(asyncio.to_thread, servers.stop)
         settings = load_settings(kafka=servers.kafka, postgres=servers.postgres)
+        if plan.data is None:
+            await _forget_killed_runs(settings)
+            if embedded.POSTGRES in servers.named:
+                await asyncio.to_thread((data / DATABASE).write_text, redacted_dsn(settings.postgres))
         yield await undo.enter_async_context(running_on(servers, settings, plan, data, notify))
 
 
@@ -163,7 +174,7 @@ async def running_on(
     logs = data / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     notify("preparing the tables, topics and channels")
-    channels = await provide(settings, plan.partitions, data / "secrets.json")
+    secrets = data / SECRETS
     environment = {
         "TURNLOG_KAFKA": settings.kafka,
         "TURNLOG_POSTGRES": settings.postgres,
@@ -171,12 +182,34 @@ async def running_on(
     }
     children = Children(environment, logs, notify, settings.drain_budget_ms / 1000)
     try:
+        channels = await provide(settings, plan.partitions, secrets)
         await _start_children(children, plan)
         children.supervise()
         yield RunningStack(channels, children, servers)
         notify("draining: gateways, workers, projectors")
     finally:
         await children.stop()
+        if plan.data is None:
+            await _forget(settings, secrets, notify)
+
+
+async def _forget_killed_runs(settings: Settings) -> None:
+    """Do for runs that were killed what they do at their end."""
+    for folder in left_behind(PREFIX):
+        database = folder / DATABASE
+        if database.exists():
+            if database.read_text() != redacted_dsn(settings.postgres):
+                continue  # the next run on that database does it
+            await forget_secrets(settings, folder / SECRETS)
+        await asyncio.to_thread(shutil.rmtree, folder)
+
+
+async def _forget(settings: Settings, secrets: Path, notify: Notify) -> None:
+    """The login secrets of a folder that is removed go with it: a database that outlives it would gather them."""
+    try:
+        await forget_secrets(settings, secrets)
+    except FenceUnavailable as error:
+        notify(f"this run's channel secrets stay valid ({error}): `turnlog channel secret CHANNEL --only` ends them")
 
 
 async def _servers(plan: StackPlan, notify: Notify) -> embedded.EmbeddedStack:

@@ -8,6 +8,6 @@ servers listen on 127.0.0.1 under a supervisor that ends them when the process t
 """
 
 from ops.embedded.errors import StackUnavailable
-from ops.embedded.stack import EmbeddedStack, on_stderr, servers, start
+from ops.embedded.stack import KAFKA, POSTGRES, EmbeddedStack, on_stderr, servers, start
 
-__all__ = ["EmbeddedStack", "StackUnavailable", "on_stderr", "servers", "start"]
+__all__ = ["KAFKA", "POSTGRES", "EmbeddedStack", "StackUnavailable", "on_stderr", "servers", "start"]

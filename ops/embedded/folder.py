@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -147,9 +147,21 @@ def _lock(path: Path, wait_s: float, progress: Progress) -> int:
             return descriptor
 
 
-def _sweep() -> None:
-    """Remove temporary folders whose supervisor was killed before it could."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"):
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A folder for as long as the block runs, locked: should this process be killed, `left_behind` finds it."""
+    path = Path(tempfile.mkdtemp(prefix=prefix))
+    lock = _lock(path, 0.0, lambda _line: None)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+        os.close(lock)
+
+
+def left_behind(prefix: str) -> Iterator[Path]:
+    """Temporary folders of that prefix whose processes were killed; each is locked until the next one is asked for."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         lock = folder / "lock"
         # Other users' folders, and those that another start removes at this moment, are none of ours.
         with contextlib.suppress(FileNotFoundError, PermissionError, BlockingIOError):
@@ -157,4 +169,11 @@ def _sweep() -> None:
                 continue
             with lock.open("rb") as held:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder)
+                lock.stat()  # whoever held it a moment ago may have removed it
+                yield folder
+
+
+def _sweep() -> None:
+    """Remove temporary folders whose supervisor was killed before it could."""
+    for folder in left_behind(TEMPORARY_PREFIX):
+        shutil.rmtree(folder)

@@ -44,6 +44,8 @@ class EmbeddedStack:
         self.kafka = kafka
         self.postgres = postgres
         self.data = data
+        self.named: frozenset[str] = frozenset()
+        """The servers that are none of ours, `KAFKA` or `POSTGRES`."""
         self._supervision = supervision
         if supervision is not None:
             atexit.register(self.stop)
@@ -155,13 +157,16 @@ def servers(
     if named_postgres:
         _answers_postgres(named_postgres)
     if named_kafka and named_postgres:
-        return EmbeddedStack(named_kafka, named_postgres, data, None)
+        stack = EmbeddedStack(named_kafka, named_postgres, data, None)
+        stack.named = frozenset({KAFKA, POSTGRES})
+        return stack
     wanted = {KAFKA: kafka_port} if named_postgres else {POSTGRES: postgres_port}
     if not named_kafka and not named_postgres:
         wanted = {KAFKA: kafka_port, POSTGRES: postgres_port}
     stack = _start(data, progress, wanted)
     stack.kafka = named_kafka or stack.kafka
     stack.postgres = named_postgres or stack.postgres
+    stack.named = frozenset({KAFKA, POSTGRES} - wanted.keys())
     return stack
 
 

@@ -15,6 +15,9 @@ INSERT INTO channel_secrets (channel_id, secret_sha256) VALUES (%(channel)s, %(s
 -- drop_other_channel_secrets: End a rotation: only this one is left.
 DELETE FROM channel_secrets WHERE channel_id = %(channel)s AND secret_sha256 <> %(sha256)s;
 
+-- drop_channel_secrets: These open nothing any more.
+DELETE FROM channel_secrets WHERE secret_sha256 = ANY(%(sha256)s);
+
 -- find_channel_secret: The channels that a secret logs in to.
 SELECT channel_id, secret_sha256 FROM channel_secrets WHERE secret_sha256 = %(sha256)s ORDER BY channel_id;
 

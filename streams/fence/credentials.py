@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from psycopg import AsyncConnection
@@ -39,7 +39,7 @@ class CredentialStore:
 
     async def add_channel_secret(self, channel: str, plain: str | None = None) -> str:
         """One more secret of the channel, `plain` or a new one; returns it. Those it has stay valid."""
-        chosen = plain or _new(CHANNEL_PREFIX)
+        chosen = plain or new_channel_secret()
         parameters = {"channel": channel, "sha256": _sha256(chosen)}
         await self._session.run(lambda connection: connection.execute(QUERIES["add_channel_secret"], parameters))
         return chosen
@@ -54,6 +54,11 @@ class CredentialStore:
                 await connection.execute(QUERIES["drop_other_channel_secrets"], parameters)
 
         await self._session.run(keep)
+
+    async def drop_channel_secrets(self, plain: Iterable[str]) -> None:
+        """These secrets are void; those that are none are none still."""
+        parameters = {"sha256": [_sha256(each) for each in plain]}
+        await self._session.run(lambda connection: connection.execute(QUERIES["drop_channel_secrets"], parameters))
 
     async def channel_of(self, plain: str) -> str | None:
         """The channel that this secret logs in to; whether that channel is active is the document's matter.
@@ -110,6 +115,11 @@ class CredentialStore:
             return str(row[0])
 
         return await self._session.run(find)
+
+
+def new_channel_secret() -> str:
+    """A fresh secret, valid once it is added to a channel."""
+    return _new(CHANNEL_PREFIX)
 
 
 def _new(prefix: str) -> str:

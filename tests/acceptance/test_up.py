@@ -9,8 +9,11 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from ops.embedded import EmbeddedStack
+from streams.settings import Settings
 from tests.support.command import turnlog
 from tests.support.processes import eventually, nothing_runs_on, open_handles, wait_ended
 from tests.support.up import Up, turnlog_up
@@ -31,6 +34,11 @@ def new_conversation(up: Up, text: str) -> str:
 
 def client_of(up: Up) -> dict[str, str]:
     return {"TURNLOG_GATEWAY": up.gateways[0], "TURNLOG_CHANNEL_SECRET": up.secret("web")}
+
+
+def secrets_in(dsn: str) -> int:
+    with psycopg.connect(dsn) as connection:
+        return len(connection.execute("SELECT FROM channel_secrets").fetchall())
 
 
 def head_seq(up: Up, conversation: str) -> int:
@@ -109,6 +117,32 @@ def test_a_port_or_a_folder_in_use_is_a_clear_error(up: Up) -> None:
     assert (ended.code, ended.out) == (2, "")
     assert str(up.data) in ended.err
     assert "Traceback" not in ended.err
+
+
+def test_on_a_database_that_stays_no_secrets_gather_also_after_a_kill(
+    stack: EmbeddedStack, settings: Settings, tmp_path: Path
+) -> None:
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    environment = {
+        "TURNLOG_KAFKA": settings.kafka,
+        "TURNLOG_POSTGRES": settings.postgres,
+        "TURNLOG_NAMESPACE": settings.namespace,
+        "TMPDIR": str(scratch),
+    }
+    with turnlog_up(tmp_path / "killed", "--partitions", "1", kept=False, environment=environment) as up:
+        handles = open_handles(pids(up))
+        up.process.send_signal(signal.SIGKILL)
+        assert wait_ended(handles, GONE_WITHIN_S)
+        up.expect(-signal.SIGKILL)
+    (left,) = scratch.glob("turnlog-up-*")
+    assert secrets_in(settings.postgres) == 2
+    os.utime(left / "lock", (0, 0))
+    with turnlog_up(tmp_path / "next", kept=False, environment=environment):
+        assert secrets_in(settings.postgres) == 2
+        assert not left.exists()
+    assert secrets_in(settings.postgres) == 0
+    assert not list(scratch.iterdir())
 
 
 def test_doctor_finds_everything_in_order_on_a_running_stack(up: Up) -> None:

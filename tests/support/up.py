@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,15 +53,22 @@ class Up:
 
 
 @contextmanager
-def turnlog_up(data: Path, *options: str) -> Iterator[Up]:
-    """Start it, wait for its ready line, and stop it with SIGTERM; its exit code must then be 0."""
+def turnlog_up(
+    data: Path, *options: str, kept: bool = True, environment: Mapping[str, str] | None = None
+) -> Iterator[Up]:
+    """Start it, wait for its ready line, and stop it with SIGTERM; its exit code must then be 0.
+
+    `kept` False: without `--data`; `data` only names the log beside it. `environment` is added to this process's.
+    """
     path = data.parent / f"{data.name}-up.log"
+    folder = ["--data", str(data)] if kept else []
     with path.open("w+") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ops.cli", "up", "--port", "0", "--data", str(data), "-o", "json", *options],
+            [sys.executable, "-m", "ops.cli", "up", "--port", "0", "-o", "json", *folder, *options],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
+            env={**os.environ, **(environment or {})},
         )
         try:
             up = Up(_ready_line(process, log), process, data, path)
