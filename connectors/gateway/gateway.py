@@ -6,7 +6,6 @@ STARTING ──tail caught up──▶ READY ──SIGTERM──▶ DRAINING ─
 from __future__ import annotations
 
 import asyncio
-import random
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -26,7 +25,7 @@ from connectors.gateway.hub import Hub
 from connectors.gateway.membership import Membership
 from connectors.gateway.metrics import GatewayMetrics
 from connectors.gateway.ports import ConversationInfo, Intake, ReadModel, Store, Unavailable
-from connectors.gateway.protocol.errors import CLOSE_RESTART, ProtocolError, close_reason
+from connectors.gateway.protocol.errors import CLOSE_RESTART, ProtocolError, restart_reason
 from connectors.gateway.protocol.session import Claims
 from connectors.gateway.recent import Recent
 from connectors.gateway.sockets import AgentConnection
@@ -41,8 +40,8 @@ log = structlog.get_logger(__name__)
 TICK_S = 1.0
 # A beat is this many times more often than the pause that ends the agents' connections.
 BEATS = 20
-# Clients of a gateway that goes away come back spread over so long.
-RECONNECT_MS = 1_000
+# Clients of a gateway that goes away come back after about so long, each at another moment.
+RECONNECT_MS = 500
 CLOSE_WAIT_S = 5.0
 DRAIN_POLL_S = 0.05
 STARTING_RETRY_MS = 500
@@ -118,9 +117,10 @@ class Gateway:
             self.metrics.ready.set(1)
 
     async def drain(self) -> None:
-        """Take nobody in; let accepted runs end within the budget; close every socket; say goodbye."""
+        """Take nobody in; get nothing new; let accepted runs end within the budget; close every socket; say goodbye."""
         self._move(Phase.DRAINING)
         self.metrics.ready.set(0)
+        self.membership.drain(list(self.membership.members), "gateway_stops")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.drain_budget_ms / 1000
         while True:
@@ -192,7 +192,7 @@ class Gateway:
         """Send people away. Again and again while draining: one may have come in just before."""
         for connection in list(self._connections):
             if not isinstance(connection, AgentConnection):
-                connection.end(CLOSE_RESTART, _restart_reason())
+                connection.end(CLOSE_RESTART, restart_reason(RECONNECT_MS))
         for stream in list(self.streams):
             stream.end()
 
@@ -216,7 +216,7 @@ class Gateway:
 
     def _leave(self, agent: AgentConnection) -> None:
         agent.leave_reason = "drained"
-        agent.end(CLOSE_RESTART, _restart_reason())
+        agent.end(CLOSE_RESTART, restart_reason(RECONNECT_MS))
 
     def _incarnation_ended(self) -> None:
         self.metrics.incarnations.inc()
@@ -224,7 +224,7 @@ class Gateway:
 
     def _end_agents(self, reason: str) -> None:
         for agent in self._agents():
-            agent.give_up(CLOSE_RESTART, close_reason(reason, random.randint(0, RECONNECT_MS)))  # noqa: S311 -- jitter
+            agent.give_up(CLOSE_RESTART, restart_reason(RECONNECT_MS, reason))
 
     async def _until_closed(self) -> None:
         waiting = [asyncio.create_task(connection.closed.wait()) for connection in self._connections]
@@ -289,7 +289,3 @@ class Gateway:
         if phase not in TRANSITIONS[self.phase]:
             raise AssertionError(f"a gateway cannot go from {self.phase} to {phase}")
         self.phase = phase
-
-
-def _restart_reason() -> str:
-    return close_reason("restart", random.randint(0, RECONNECT_MS))  # noqa: S311 -- jitter

@@ -18,13 +18,15 @@ import structlog
 from connectors.gateway.ports import ConversationInfo, Position, ReadModel, Stored, Unavailable
 from connectors.gateway.protocol.render import raw
 from connectors.gateway.recent import Recent, updated
-from streams.core.events import ConversationOpened, Entry, FrameCommitted, RunEnded, RunMoved, TurnCommitted
+from streams.core.events import ConversationOpened, Entry, Event, FrameCommitted, RunEnded, RunMoved, TurnCommitted
 
 log = structlog.get_logger(__name__)
 
 # How long a lagging read model is waited for before the journal is read, and how often it is asked.
 LAG_WAIT_S = 0.5
 LAG_POLL_S = 0.02
+# Entries that are read at once of a run that goes on elsewhere.
+RUN_PAGE = 500
 
 
 class JournalScan(Protocol):
@@ -178,6 +180,37 @@ class History:
                 return stored.entry
         raise Unavailable(f"turn {seq} of {conversation_id} is in neither the read model nor the journal")
 
+    async def run_so_far(self, conversation_id: str, run_id: str, turn_seq: int) -> Sequence[Entry]:
+        """What was stored of a run, ascending: its frames, and the turns that answered its questions; what was
+        superseded is not in it. Raises `Unavailable`."""
+        found: list[Entry] = []
+        after = turn_seq
+        while True:
+            page = await self.page(conversation_id, after, RUN_PAGE)
+            shown = [stored.entry for stored in page.stored if not stored.superseded]
+            found += [entry for entry in shown if _is_of(entry.event, run_id)]
+            after = page.stored[-1].entry.event.seq if page.stored else after
+            if after >= page.head:
+                return found
+            if not page.stored:
+                raise Unavailable(f"what follows {after} of {conversation_id} is in neither the read model nor memory")
+
+    async def checkpoint(self, conversation_id: str, run_id: str, lsn: int) -> str | None:
+        """The data of the checkpoint that lies at `lsn`, or of a later one; None: the run has none any more, it ended.
+        Raises `Unavailable`."""
+        kept = self._recent.checkpoint(conversation_id, run_id)
+        if kept is not None and isinstance(kept.event, FrameCommitted) and kept.lsn >= lsn:
+            return kept.event.frame.data
+        partition = self._partition_of(conversation_id)
+        position = await self.until(partition, lsn)
+        if position.lsn >= lsn:
+            stored = await self._read_model.checkpoint(run_id)
+            return stored.data if stored is not None else None
+        async for entry in self._scan.read(partition, position.journal_offset, lsn + 1):
+            if entry.lsn == lsn and isinstance(entry.event, FrameCommitted):
+                return entry.event.frame.data
+        raise Unavailable(f"checkpoint {lsn} of {run_id} is in neither the read model nor the journal")
+
     async def until(self, partition: int, lsn: int) -> Position:
         """Wait a moment for the read model to reach `lsn`; the position that it is at."""
         deadline = time.monotonic() + self._lag_wait_s
@@ -223,6 +256,16 @@ class History:
             page.append(_marked(item, superseded))
             expected += 1
         return page
+
+
+def _is_of(event: Event, run_id: str) -> bool:
+    match event:
+        case FrameCommitted():
+            return event.run_id == run_id
+        case TurnCommitted():
+            return event.joins_run == run_id
+        case _:
+            return False
 
 
 def _marked(item: Stored, superseded: set[int]) -> Stored:

@@ -24,6 +24,7 @@ from streams.core.events import (
     FrameCommitted,
     GatewayEnded,
     ListWanted,
+    MemberDraining,
     MemberJoined,
     Refused,
     RefusedReason,
@@ -51,6 +52,9 @@ class AgentPort(Protocol):
 
     def tell(self, work: Callable[[AgentSession], Sequence[Action]]) -> None:
         """Do what `work` makes of the session. Never raises: a failure is the connection's own."""
+
+    def send_away(self, by: str, reason: str) -> None:
+        """End it once its runs are over, or their time is: an operator wants it to get nothing new."""
 
 
 @dataclass(slots=True)
@@ -167,6 +171,8 @@ class Hub:
                 self._run(event)
             case ListWanted():
                 self._membership.list_wanted(partition, event)
+            case MemberDraining():
+                self._draining(event)
             case GatewayEnded():
                 self._membership.gateway_ended(event)
             case BatchCommitted():
@@ -218,29 +224,24 @@ class Hub:
         if agent is not None:
             agent.tell(lambda session: session.joined(partition, wall_ms()))
 
+    def _draining(self, event: MemberDraining) -> None:
+        """Somebody else wants a member of this gateway to get nothing new: it is sent away once its runs are over."""
+        agent = self._agents.get(event.member)
+        if agent is not None and self._membership.member_draining(event.member):
+            agent.send_away(event.by, event.reason)
+
     def _run(self, event: RunOpened | RunMoved | RunEnded) -> None:
         if isinstance(event, RunEnded):
             self._run_over(event.run_id, lambda session: session.run_ended(event.run_id, event.status, wall_ms()))
             return
-        to_member, adopted = event.member if isinstance(event, RunOpened) else event.to_member, False
-        if isinstance(event, RunMoved):
-            adopted = event.adopted
-            if event.from_member != to_member:
-                self._run_over(event.run_id, lambda session: session.run_lost(event.run_id, wall_ms()))
+        to_member = event.member if isinstance(event, RunOpened) else event.to_member
+        if isinstance(event, RunMoved) and event.from_member != to_member:
+            self._run_over(event.run_id, lambda session: session.run_lost(event.run_id, wall_ms()))
         agent = self._agents.get(to_member) if to_member is not None else None
         if agent is None or to_member is None:
             return
         self._runs[event.run_id] = to_member
-        agent.tell(
-            lambda session: session.run_taken_over(
-                event.run_id,
-                event.run_epoch,
-                event.conversation_id or "",
-                event.turn_seq,
-                adopted=adopted,
-                now=wall_ms(),
-            )
-        )
+        agent.tell(lambda session: session.run_taken_over(event, wall_ms()))
 
     def _run_over(self, run_id: str, work: Callable[[AgentSession], Sequence[Action]]) -> None:
         holder = self._runs.pop(run_id, None)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 import structlog
 
 from connectors.gateway.ports import Intake, Unavailable, Written
-from streams.core.commands import ApplyConfig, ApplyList, Command, Join, Leave, ListedMember
+from streams.core.commands import ApplyConfig, ApplyList, Command, Drain, Join, Leave, ListedMember
 from streams.core.events import GatewayEnded, ListWanted
 from streams.runtime.partitioning import partition_of
 from streams.runtime.signals import Goodbye, Heartbeat, Signal
@@ -34,6 +35,8 @@ class Member(msgspec.Struct, kw_only=True):
     group: str
     each: bool
     watermarks: dict[str, int]
+    continues: bool = False
+    draining: bool = False
     joined: set[int] = msgspec.field(default_factory=set)
     frames_end: dict[int, int] = msgspec.field(default_factory=dict)
     unwritten: set[asyncio.Future[Written]] = msgspec.field(default_factory=set)
@@ -100,6 +103,26 @@ class Membership:
             await asyncio.wait(member.unwritten)
         if member_id in self._members:
             self._jobs.put_nowait((lambda: self._left(member, reason), None))
+
+    def drain(self, member_ids: Iterable[str], reason: str) -> None:
+        """Tell every partition that these members get nothing new. Those that drain already, or have left, are no news.
+
+        A partition that misses it gives them turns still; it learns of it with the next list, or when they leave.
+        """
+        for member_id in member_ids:
+            member = self._members.get(member_id)
+            if member is not None and not member.draining:
+                member.draining = True
+                drain = Drain(at=0, timestamp=0, member=member_id, by=self.incarnation, reason=reason)
+                self._jobs.put_nowait((partial(self._to_all, drain), None))
+
+    def member_draining(self, member_id: str) -> bool:
+        """A partition says that a member drains; whether that is news, since somebody else wants it."""
+        member = self._members.get(member_id)
+        if member is None or member.draining:
+            return False
+        member.draining = True
+        return True
 
     def set_config(self, version: int, document: str) -> None:
         """A newer document: broadcast it, and carry its version from now on."""
@@ -190,6 +213,7 @@ class Membership:
                     group=member.group,
                     each=member.each,
                     watermarks=split.get(partition, {}),
+                    continues=member.continues,
                 ),
             )
 
@@ -220,6 +244,8 @@ class Membership:
                 group=member.group,
                 each=member.each,
                 watermarks=self._split(member.watermarks).get(partition, {}),
+                continues=member.continues,
+                draining=member.draining,
             )
             for member in self._members.values()
         )

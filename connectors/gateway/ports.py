@@ -100,6 +100,13 @@ class Position(msgspec.Struct, frozen=True):
     journal_offset: int = 0
 
 
+class StoredCheckpoint(msgspec.Struct, frozen=True):
+    """The last checkpoint of an open run. `data`: JSON."""
+
+    lsn: int
+    data: str
+
+
 class ListQuery(msgspec.Struct, frozen=True):
     """Filters of a list of conversations; `cursor` is the last page's `next_cursor`."""
 
@@ -119,6 +126,7 @@ class ReadModel(Protocol):
         """Numbered entries with seq > `after`, ascending, at most `limit`."""
 
     async def open_runs(self, conversation_id: str) -> Sequence[OpenRun]: ...
+    async def checkpoint(self, run_id: str) -> StoredCheckpoint | None: ...
     async def owners(self, conversation_id: str) -> dict[str, str]: ...
     async def interrupts(self, conversation_id: str) -> Sequence[Stored]:
         """The newest entries that open or close a question, ascending."""

@@ -13,6 +13,7 @@ from connectors.gateway.ports import (
     OpenRun,
     Position,
     Stored,
+    StoredCheckpoint,
     Unavailable,
 )
 from connectors.gateway.protocol.errors import ProtocolError
@@ -60,6 +61,11 @@ class PostgresReadModel:
         """See `ReadModel`."""
         runs = await _answer(self._read.runs(conversation_id, open_only=True))
         return [OpenRun(run.run_id, run.turn_seq, run.group, run.member, run.run_epoch) for run in runs]
+
+    async def checkpoint(self, run_id: str) -> StoredCheckpoint | None:
+        """See `ReadModel`."""
+        found = await _answer(self._read.checkpoint(run_id))
+        return None if found is None else StoredCheckpoint(found.lsn, found.data)
 
     async def owners(self, conversation_id: str) -> dict[str, str]:
         """See `ReadModel`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import msgspec
 
@@ -17,6 +18,7 @@ from streams.core.events import (
     ConversationOpened,
     ConversationReopened,
     Entry,
+    Event,
     FrameCommitted,
     RunEnded,
     RunMoved,
@@ -30,18 +32,30 @@ BYTES_MAX = 48 * 1024 * 1024
 OVERHEAD_BYTES = 600
 
 
+class _Kept(msgspec.Struct):
+    """One entry in its partition's window. `entry` None: nobody can ask for it any more."""
+
+    lsn: int
+    conversation_id: str
+    entry: Entry | None
+    size: int
+
+
 class _Conversation(msgspec.Struct):
-    """What is kept of one conversation. `since_opened`: the whole of it, when its opening was seen; `status`: the
-    newest entry that closed or reopened it."""
+    """What is kept of one conversation. `held`: how many entries of the window are of it; `since_opened`: the whole of
+    it, when its opening was seen; `status`: the newest entry that closed or reopened it; `checkpoints`: the last one of
+    each run."""
 
     entries: deque[Entry] = msgspec.field(default_factory=deque)
+    held: int = 0
     superseded: set[int] = msgspec.field(default_factory=set)
     since_opened: ConversationInfo | None = None
     status: Entry | None = None
+    checkpoints: dict[str, _Kept] = msgspec.field(default_factory=dict)
 
 
 class _Partition(msgspec.Struct):
-    kept: deque[tuple[Entry, int]] = msgspec.field(default_factory=deque)
+    kept: deque[_Kept] = msgspec.field(default_factory=deque)
     size: int = 0
     floor: int = 0
     last: int = 0
@@ -75,21 +89,22 @@ class Recent:
         if conversation_id is None:
             return
         if isinstance(event, RunMoved | RunEnded):
-            if event.superseded and conversation_id in self._conversations:
-                self._conversations[conversation_id].superseded.update(event.superseded)
+            if event.superseded:
+                self._keep(window, conversation_id, entry).superseded.update(event.superseded)
+            if isinstance(event, RunEnded):
+                self._drop_checkpoint(window, conversation_id, event.run_id)
+        elif is_checkpoint(event):
+            self._drop_checkpoint(window, conversation_id, event.run_id or "")
+            known = self._keep(window, conversation_id, entry)
+            known.checkpoints[event.run_id or ""] = window.kept[-1]
         elif event.seq or isinstance(event, ConversationOpened):
-            known = self._conversations.get(conversation_id)
-            if known is None:
-                known = self._conversations[conversation_id] = _Conversation()
+            known = self._keep(window, conversation_id, entry)
             known.entries.append(entry)
             known.since_opened = updated(known.since_opened, entry)
             if isinstance(event, ConversationClosed | ConversationReopened):
                 known.status = entry
-            size = _size(entry)
-            window.kept.append((entry, size))
-            window.size += size
-            while len(window.kept) > self._entries_max or window.size > self._bytes_max:
-                self._evict(window)
+        while len(window.kept) > self._entries_max or window.size > self._bytes_max:
+            self._evict(window)
 
     def entries(self, conversation_id: str) -> Sequence[Entry]:
         """Kept entries of a conversation, in order; numbered ones and `ConversationOpened`."""
@@ -100,6 +115,12 @@ class Recent:
         """Seqs that moves or ends of runs superseded."""
         known = self._conversations.get(conversation_id)
         return known.superseded if known is not None else set()
+
+    def checkpoint(self, conversation_id: str, run_id: str) -> Entry | None:
+        """The last checkpoint of a run that is open, if it is kept."""
+        known = self._conversations.get(conversation_id)
+        kept = known.checkpoints.get(run_id) if known is not None else None
+        return kept.entry if kept is not None else None
 
     def turn(self, conversation_id: str, seq: int) -> Entry | None:
         """The turn of this seq, if it is kept."""
@@ -116,19 +137,45 @@ class Recent:
         if known.since_opened is not None:
             return known.since_opened
         info = stored
-        for entry in (known.status, known.entries[-1]):
+        for entry in (known.status, known.entries[-1] if known.entries else None):
             info = updated(info, entry) if entry is not None else info
         return info
 
+    def _keep(self, window: _Partition, conversation_id: str, entry: Entry) -> _Conversation:
+        known = self._conversations.get(conversation_id)
+        if known is None:
+            known = self._conversations[conversation_id] = _Conversation()
+        known.held += 1
+        kept = _Kept(entry.lsn, conversation_id, entry, _size(entry))
+        window.kept.append(kept)
+        window.size += kept.size
+        return known
+
+    def _drop_checkpoint(self, window: _Partition, conversation_id: str, run_id: str) -> None:
+        """A later one counts, or none any more: its data need not fill the window."""
+        known = self._conversations.get(conversation_id)
+        kept = known.checkpoints.pop(run_id, None) if known is not None else None
+        if kept is not None:
+            window.size -= kept.size - OVERHEAD_BYTES
+            kept.entry, kept.size = None, OVERHEAD_BYTES
+
     def _evict(self, window: _Partition) -> None:
-        entry, size = window.kept.popleft()
-        window.size -= size
-        window.floor = entry.lsn + 1
-        conversation_id = entry.event.conversation_id or ""
-        known = self._conversations[conversation_id]
-        known.entries.popleft()
-        if not known.entries:
-            del self._conversations[conversation_id]
+        kept = window.kept.popleft()
+        window.size -= kept.size
+        window.floor = kept.lsn + 1
+        known = self._conversations[kept.conversation_id]
+        known.held -= 1
+        if not known.held:
+            del self._conversations[kept.conversation_id]
+        elif kept.entry is not None and is_checkpoint(kept.entry.event):
+            known.checkpoints.pop(kept.entry.event.run_id or "")
+        elif known.entries and kept.entry is known.entries[0]:
+            known.entries.popleft()
+
+
+def is_checkpoint(event: Event) -> TypeGuard[FrameCommitted]:
+    """Whether it stores a checkpoint of a run: for whoever continues it, for no viewer."""
+    return isinstance(event, FrameCommitted) and event.frame.type == "checkpoint"
 
 
 def updated(info: ConversationInfo | None, entry: Entry) -> ConversationInfo | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -18,6 +19,8 @@ from connectors.gateway.ports import Stored, Unavailable, Written
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.actions import (
     Action,
+    DrainMember,
+    FetchRun,
     FetchTurn,
     Load,
     LoadFor,
@@ -28,8 +31,9 @@ from connectors.gateway.protocol.actions import (
     SubmitTurn,
 )
 from connectors.gateway.protocol.agent import AgentSession
-from connectors.gateway.protocol.errors import CLOSE_NORMAL, ProtocolError
+from connectors.gateway.protocol.errors import CLOSE_NORMAL, CLOSE_RESTART, ProtocolError, restart_reason
 from connectors.gateway.protocol.parse import decode_object
+from connectors.gateway.protocol.resume import Resume, resume_of
 from connectors.gateway.protocol.session import SUBPROTOCOL, Claims, Scope, Verify
 from connectors.gateway.protocol.user import UserSession
 from streams.core.commands import CommitFrame
@@ -44,6 +48,8 @@ log = structlog.get_logger(__name__)
 LOAD_RETRY_MS = 1_000
 # A turn of a run that came to an agent is looked for until it is found: the run is open until then.
 FETCH_RETRY_S = 0.5
+# Whom an operator drained is not to be back, as a new member, before the operator stopped its process.
+SENT_AWAY_MS = 30_000
 
 
 class UserConnection(Connection):
@@ -139,6 +145,8 @@ class AgentConnection(Connection):
         self._agent_session = session
         self._gateway = gateway
         self._member: Member | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
         self.leave_reason: str | None = None
         """Why this side ended it, where it matters to others."""
 
@@ -150,6 +158,22 @@ class AgentConnection(Connection):
     def tell(self, work: Callable[[AgentSession], Sequence[Action]]) -> None:
         """See `hub.AgentPort`."""
         self.contained(lambda: work(self.session))
+        if self.session.runs_open:
+            self._idle.clear()
+        else:
+            self._idle.set()
+
+    def send_away(self, by: str, reason: str) -> None:
+        """See `hub.AgentPort`."""
+        log.info("an agent is to be sent away", member=self.session.member, by=by, reason=reason)
+        self._spawn(self._leave)
+
+    async def _leave(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._gateway.settings.drain_budget_ms / 1000):
+                await self._idle.wait()
+        self.leave_reason = "drained"
+        self.end(CLOSE_RESTART, restart_reason(SENT_AWAY_MS, "drained"))
 
     def _may_write(self) -> bool:
         return not self._gateway.ended_by_pause()
@@ -158,8 +182,12 @@ class AgentConnection(Connection):
         match action:
             case OpenMember():
                 await self._open(action)
+            case DrainMember():
+                self._gateway.membership.drain([self.session.member], "agent_stops")
             case FetchTurn():
                 await self._fetch(action)
+            case FetchRun():
+                await self._adopted(action)
             case LoadFor():
                 await self._load(action)
             case Relay():
@@ -172,7 +200,14 @@ class AgentConnection(Connection):
         channel = gateway.directory.channel(session.claims.channel)
         each = hello.group is None and channel.ungrouped == "each"
         group = group_of(channel.id, hello.group, session.member, each=each)
-        member = Member(id=session.member, channel=channel.id, group=group, each=each, watermarks=hello.watermarks)
+        member = Member(
+            id=session.member,
+            channel=channel.id,
+            group=group,
+            each=each,
+            watermarks=hello.watermarks,
+            continues=hello.continues,
+        )
         # Known before the join is written: the journal may show it, and give it turns, at any time after.
         self._member = member
         gateway.hub.connect(session.member, self)
@@ -185,14 +220,45 @@ class AgentConnection(Connection):
         self.perform(session.opened(wall_ms()))
 
     async def _fetch(self, wanted: FetchTurn) -> None:
-        while True:
+        while self.session.holds(wanted.run_id, wanted.run_epoch):
             try:
                 entry = await self._gateway.history.turn(wanted.conversation_id, wanted.turn_seq)
-                break
+                resume = await self._resume(wanted, wanted.checkpoint_lsn) if wanted.continued else None
             except Unavailable as error:
                 log.warning("a turn that moved here cannot be read yet", turn=str(wanted), error=str(error))
-            await asyncio.sleep(FETCH_RETRY_S)
-        self.perform(self.session.fetched(wanted.conversation_id, wanted.turn_seq, entry, wall_ms()))
+                await asyncio.sleep(FETCH_RETRY_S)
+                continue
+            if resume is not None:
+                resume = await self._ahead(wanted, resume)
+            self.perform(self.session.fetched(wanted, entry, resume, wall_ms()))
+            return
+
+    async def _adopted(self, wanted: FetchRun) -> None:
+        while self.session.holds(wanted.run_id, wanted.run_epoch):
+            try:
+                resume = await self._resume(wanted)
+            except Unavailable as error:
+                log.warning("a run that goes on here cannot be read yet", run=str(wanted), error=str(error))
+                await asyncio.sleep(FETCH_RETRY_S)
+                continue
+            self.perform(self.session.adopted(wanted, await self._ahead(wanted, resume), wall_ms()))
+            return
+
+    async def _resume(self, wanted: FetchTurn | FetchRun, checkpoint_lsn: int = 0) -> Resume:
+        history = self._gateway.history
+        entries = await history.run_so_far(wanted.conversation_id, wanted.run_id, wanted.turn_seq)
+        checkpoint = None
+        if checkpoint_lsn:
+            checkpoint = await history.checkpoint(wanted.conversation_id, wanted.run_id, checkpoint_lsn)
+        return resume_of(entries, checkpoint)
+
+    async def _ahead(self, wanted: FetchTurn | FetchRun, resume: Resume) -> Resume:
+        """Write all but the last part of a long one; what is left of it."""
+        parts, rest = resume.split()
+        for part in parts:
+            self.perform(self.session.resume_part(wanted, part, wall_ms()))
+            await self._until_drained()
+        return rest
 
     async def _load(self, wanted: LoadFor) -> None:
         after = wanted.after
@@ -273,9 +339,15 @@ class AgentConnection(Connection):
         for ref in self.session.pending_refs:
             self._gateway.hub.forget(ref)
         if self._member is not None:
-            reason = "left" if self.peer_code == CLOSE_NORMAL and not self.leave_reason else self.leave_reason
-            log.info("an agent left", member=self._member.id, reason=reason or "closed")
-            await self._gateway.membership.leave(self._member.id, reason or "closed")
+            reason = self.leave_reason or self._parting()
+            log.info("an agent left", member=self._member.id, reason=reason)
+            await self._gateway.membership.leave(self._member.id, reason)
+
+    def _parting(self) -> str:
+        """Why it left, where this side did not end it."""
+        if self.peer_code != CLOSE_NORMAL:
+            return "closed"
+        return "drained" if self._member is not None and self._member.draining else "left"
 
 
 def _pairs(stored: Sequence[Stored]) -> list[tuple[Entry, bool]]:

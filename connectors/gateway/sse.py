@@ -25,7 +25,7 @@ from connectors.gateway.http import claims_of, conversation_id
 from connectors.gateway.ports import ConversationInfo, Stored, Unavailable
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.errors import ProtocolError
-from connectors.gateway.protocol.render import encode, numbered, transient
+from connectors.gateway.protocol.render import encode, numbered, superseded_seqs, transient
 from connectors.gateway.protocol.viewer import Item, Phase, Viewer
 from streams.core.events import Entry
 
@@ -97,8 +97,11 @@ class EventStream:
         for entry in entries:
             if entry.event.seq:
                 self._put(self._viewer.offer(_item(Stored(entry))))
-            elif self._viewer.phase is Phase.LIVE:
+                continue
+            if self._viewer.phase is Phase.LIVE:
                 self._put([encode(frame) for frame in transient(entry)])
+            if (notice := superseded_seqs(entry)) is not None:
+                self._put([encode(notice)])
         if self._viewer.load_after is not None:
             self._news.set()
 

@@ -64,6 +64,16 @@ FROM json_to_recordset(%(rows)s::json) AS news
     (run_id text, member text, run_epoch integer, started boolean, status text, ended_at bigint, reason text)
 WHERE runs.run_id = news.run_id;
 
+-- set_checkpoints: The last checkpoint of runs that are open.
+INSERT INTO run_checkpoints (run_id, partition, lsn, data)
+SELECT run_id, %(partition)s, lsn, data
+FROM json_to_recordset(%(rows)s::json) AS new (run_id text, lsn bigint, data text)
+ON CONFLICT (run_id) DO UPDATE SET lsn = excluded.lsn, data = excluded.data;
+
+-- drop_checkpoints: Runs that are over: nobody continues them.
+DELETE FROM run_checkpoints USING json_to_recordset(%(rows)s::json) AS ended (run_id text)
+WHERE run_checkpoints.run_id = ended.run_id;
+
 -- set_owners: Who the next turn goes to.
 INSERT INTO owners (conversation_id, group_id, member)
 SELECT conversation_id, group_id, member

@@ -78,6 +78,13 @@ class RunRow(msgspec.Struct, frozen=True):
     reason: str | None
 
 
+class CheckpointRow(msgspec.Struct, frozen=True):
+    """What an agent stored of its run for whoever continues it. `data`: JSON."""
+
+    lsn: int
+    data: str
+
+
 class MemberRow(msgspec.Struct, frozen=True):
     """A member that is present. `since`: log time from which turns count it, ms, of the partition that is latest."""
 
@@ -154,6 +161,11 @@ class ReadModel:
         """Runs in the order of their turns."""
         rows = await self._rows("runs", conversation=conversation_id, open_only=open_only)
         return [RunRow(*row) for row in rows]
+
+    async def checkpoint(self, run_id: str) -> CheckpointRow | None:
+        """The last checkpoint of a run that is open, if it stored one."""
+        rows = await self._rows("checkpoint", run=run_id)
+        return CheckpointRow(*rows[0]) if rows else None
 
     async def owners(self, conversation_id: str) -> Mapping[str, str]:
         """Group → the member that the next turn goes to."""

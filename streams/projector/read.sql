@@ -37,6 +37,9 @@ SELECT run_id, turn_seq, group_id, member, run_epoch, status, started, opened_at
 FROM runs WHERE conversation_id = %(conversation)s AND (NOT %(open_only)s OR status = 'open')
 ORDER BY turn_seq, group_id;
 
+-- checkpoint: The last checkpoint of an open run.
+SELECT lsn, data FROM run_checkpoints WHERE run_id = %(run)s;
+
 -- owners: Who the conversation's next turn goes to, by group.
 SELECT group_id, member FROM owners WHERE conversation_id = %(conversation)s ORDER BY group_id;
 

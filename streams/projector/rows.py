@@ -118,6 +118,20 @@ class ChangedRun(Row, frozen=True, gc=False):
     reason: str | None = None
 
 
+class Checkpoint(Row, frozen=True, gc=False):
+    """A row of `run_checkpoints` to replace."""
+
+    run_id: str
+    lsn: int
+    data: str
+
+
+class EndedRun(Row, frozen=True, gc=False):
+    """A run whose row of `run_checkpoints` nobody needs any more."""
+
+    run_id: str
+
+
 class Owner(Row, frozen=True, gc=False):
     """A row of `owners` to replace; `member` None: to delete."""
 
@@ -155,6 +169,8 @@ class Rows:
         self.superseded: list[Superseded] = []
         self.opened_runs: list[OpenedRun] = []
         self.changed_runs: dict[str, ChangedRun] = {}
+        self.checkpoints: dict[str, Checkpoint] = {}
+        self.ended_runs: list[EndedRun] = []
         self.owners: dict[tuple[str, str], Owner] = {}
         self.joined_members: list[JoinedMember] = []
         self.left_members: list[LeftMember] = []
@@ -257,8 +273,11 @@ def _turn(rows: Rows, entry: Entry, event: TurnCommitted) -> None:
 
 
 def _frame(rows: Rows, entry: Entry, event: FrameCommitted) -> None:
+    if event.frame.type == "checkpoint":
+        run_id = _text(event.run_id)
+        rows.checkpoints[run_id] = Checkpoint(run_id, entry.lsn, _text(event.frame.data))
     if not event.seq:
-        return  # shown live, never stored
+        return  # shown live, never stored in the transcript
     frame = event.frame
     rows.touch(entry)
     rows.lines.append(
@@ -338,7 +357,7 @@ def _run_started(rows: Rows, _: Entry, event: RunStarted) -> None:
 
 
 def _run_moved(rows: Rows, _: Entry, event: RunMoved) -> None:
-    # An adopted run is the same process's, which goes on; any other owner has to start it anew.
+    # An adopted run is the same process's, which goes on; any other owner has to start it, anew or where it stopped.
     started = None if event.adopted else False
     rows.change_run(ChangedRun(_text(event.run_id), _optional(event.to_member), event.run_epoch, started=started))
     rows.hide(event.conversation_id, event.superseded)
@@ -355,6 +374,8 @@ def _run_ended(rows: Rows, entry: Entry, event: RunEnded) -> None:
             reason=_text(event.reason),
         )
     )
+    rows.checkpoints.pop(_text(event.run_id), None)
+    rows.ended_runs.append(EndedRun(_text(event.run_id)))
     rows.hide(event.conversation_id, event.superseded)
 
 

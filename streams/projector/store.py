@@ -93,6 +93,8 @@ def _statements(rows: Rows) -> Iterator[tuple[str, Sequence[Row]]]:
         ("hide_lines", rows.superseded),
         ("open_runs", rows.opened_runs),
         ("change_runs", list(rows.changed_runs.values())),
+        ("set_checkpoints", list(rows.checkpoints.values())),
+        ("drop_checkpoints", rows.ended_runs),
         ("set_owners", owners),
         ("drop_owners", [owner for owner in owners if owner.member is None]),
         ("add_members", rows.joined_members),

@@ -28,6 +28,7 @@ from connectors.gateway.ports import (
     OpenRun,
     Position,
     Stored,
+    StoredCheckpoint,
     Unavailable,
     Written,
 )
@@ -249,6 +250,16 @@ class MemoryReadModel:
         ].state.conversations.get(conversation_id)
         runs = [] if conversation is None else list(conversation.runs.values())
         return [OpenRun(run.id, run.turn_seq, run.group, run.member, run.epoch) for run in runs]
+
+    async def checkpoint(self, run_id: str) -> StoredCheckpoint | None:
+        found: StoredCheckpoint | None = None
+        for entry in self._entries(partition_of(run_id.split("/", maxsplit=1)[0], self._world.partitions)):
+            event = entry.event
+            if isinstance(event, FrameCommitted) and event.frame.type == "checkpoint" and event.run_id == run_id:
+                found = StoredCheckpoint(entry.lsn, event.frame.data or "")
+            elif isinstance(event, RunEnded) and event.run_id == run_id:
+                found = None
+        return found
 
     async def owners(self, conversation_id: str) -> dict[str, str]:
         owners: dict[str, str] = {}

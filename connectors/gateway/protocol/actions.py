@@ -32,6 +32,11 @@ class OpenMember(msgspec.Struct, frozen=True):
 
     group: str | None
     watermarks: dict[str, int]
+    continues: bool
+
+
+class DrainMember(msgspec.Struct, frozen=True):
+    """An agent wants nothing new: tell every partition."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -49,10 +54,26 @@ class LoadFor(msgspec.Struct, frozen=True):
 
 
 class FetchTurn(msgspec.Struct, frozen=True):
-    """Find the turn of a run that came to this agent later than its turn, then call `AgentSession.fetched`."""
+    """Find the turn of a run that came to this agent later than its turn, then call `AgentSession.fetched`.
+
+    `continued`: with what was stored of the run; `checkpoint_lsn`: where its last checkpoint lies, 0: it has none.
+    """
 
     conversation_id: str
     turn_seq: int
+    run_id: str
+    run_epoch: int
+    continued: bool = False
+    checkpoint_lsn: int = 0
+
+
+class FetchRun(msgspec.Struct, frozen=True):
+    """Find what is stored of a run that this agent's process goes on with, then call `AgentSession.adopted`."""
+
+    conversation_id: str
+    turn_seq: int
+    run_id: str
+    run_epoch: int
 
 
 class SubmitTurn(msgspec.Struct, frozen=True):
@@ -80,4 +101,17 @@ class Relay(msgspec.Struct, frozen=True):
     frame: bytes
 
 
-Action = Write | Close | OpenConversation | OpenMember | Load | LoadFor | FetchTurn | SubmitTurn | SubmitFrame | Relay
+Action = (
+    Write
+    | Close
+    | OpenConversation
+    | OpenMember
+    | DrainMember
+    | Load
+    | LoadFor
+    | FetchTurn
+    | FetchRun
+    | SubmitTurn
+    | SubmitFrame
+    | Relay
+)

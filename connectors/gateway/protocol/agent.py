@@ -13,10 +13,20 @@ from typing import Any
 import msgspec
 
 from connectors.gateway.protocol import limits
-from connectors.gateway.protocol.actions import Action, FetchTurn, LoadFor, OpenMember, Relay, SubmitFrame
+from connectors.gateway.protocol.actions import (
+    Action,
+    DrainMember,
+    FetchRun,
+    FetchTurn,
+    LoadFor,
+    OpenMember,
+    Relay,
+    SubmitFrame,
+)
 from connectors.gateway.protocol.errors import ProtocolError, refusal
 from connectors.gateway.protocol.parse import (
     MAX_ID,
+    capabilities_of,
     client_id_of,
     decode_object,
     frame_type_of,
@@ -24,8 +34,9 @@ from connectors.gateway.protocol.parse import (
     watermark_of,
 )
 from connectors.gateway.protocol.render import ack, encode, given_turn, numbered, raw, turn_of
+from connectors.gateway.protocol.resume import Resume
 from connectors.gateway.protocol.session import PROTOCOL, Scope, Session, State
-from streams.core.events import Duplicate, Entry, FrameCommitted, Refused, RefusedReason, RunStatus
+from streams.core.events import Duplicate, Entry, FrameCommitted, Refused, RefusedReason, RunMoved, RunOpened, RunStatus
 
 GROUP_MAX = 64
 # `<conversation>/<turn's seq>/<channel>/<group>`.
@@ -50,13 +61,15 @@ class Held(msgspec.Struct):
 
 
 class Waiting(msgspec.Struct):
-    """A turn to be written once those before it are. `entry` None: it is being fetched."""
+    """A turn to be written once those before it are. `entry` None: it is being fetched, for this epoch of its run."""
 
     run_id: str
+    run_epoch: int
     turn_seq: int
     entry: Entry | None
     fresh: bool
     """Whether it came live: then its seq is above everything that any process has of the conversation."""
+    resume: Resume | None = None
 
 
 class Memory(msgspec.Struct):
@@ -83,6 +96,8 @@ class AgentSession(Session):
         super().__init__(**given)
         self.member = self.connection_id
         self.group: str | None = None
+        self.continues = False
+        """Whether its process goes on with runs that another one began."""
         self._partition_of = partition_of
         self._new_id = new_id
         self._joined: set[int] = set()
@@ -104,6 +119,11 @@ class AgentSession(Session):
         """Sends that wait for their outcome."""
         return list(self._pending)
 
+    def holds(self, run_id: str, run_epoch: int) -> bool:
+        """Whether it holds this run at this epoch."""
+        held = self._runs.get(run_id)
+        return held is not None and held.run_epoch == run_epoch
+
     def holds_run_in(self, conversation_id: str) -> bool:
         """Whether it holds a run of this conversation."""
         memory = self._memory.get(conversation_id)
@@ -123,7 +143,12 @@ class AgentSession(Session):
             "channelId": self.claims.channel,
             "expiresAt": self.claims.expires_at,
             "group": self.group,
-            "limits": {**limits.advertised(channel_scope=True), "maxInFlight": IN_FLIGHT_MAX},
+            "capabilities": {"drain": True, "continue": self.continues},
+            "limits": {
+                **limits.advertised(channel_scope=True),
+                "maxInFlight": IN_FLIGHT_MAX,
+                "maxCheckpointBytes": limits.MAX_CHECKPOINT_BYTES,
+            },
         }
         self._welcome(data)
         for frame in self._unsaid:
@@ -150,20 +175,32 @@ class AgentSession(Session):
         self._deliver(conversation_id, run_id, entry)
         return self._drain()
 
-    def run_taken_over(
-        self, run_id: str, run_epoch: int, conversation_id: str, turn_seq: int, *, adopted: bool, now: int
-    ) -> list[Action]:
-        """A run of an earlier turn came to this member. `adopted`: its process has the turn; it is not given again."""
+    def run_taken_over(self, event: RunOpened | RunMoved, now: int) -> list[Action]:
+        """A run of an earlier turn came to this member. An adopted one is not given: its process has the turn."""
         self._now = now
-        self._hold(run_id, Held(conversation_id, turn_seq, run_epoch))
+        conversation_id = event.conversation_id or ""
+        self._hold(event.run_id, Held(conversation_id, event.turn_seq, event.run_epoch))
         memory = self._remember(conversation_id)
-        if adopted:
-            memory.turn = max(memory.turn, turn_seq)
-        elif all((wanted.run_id, wanted.turn_seq) != (run_id, turn_seq) for wanted in memory.waiting):
-            # Else it was here a moment ago, and is being fetched still.
-            memory.waiting.append(Waiting(run_id, turn_seq, None, fresh=False))
-            self._ask(FetchTurn(conversation_id, turn_seq))
+        if isinstance(event, RunMoved) and event.adopted:
+            memory.turn = max(memory.turn, event.turn_seq)
+            if self.continues:
+                self._ask(FetchRun(conversation_id, event.turn_seq, event.run_id, event.run_epoch))
+            return self._drain()
+        fetch = FetchTurn(conversation_id, event.turn_seq, event.run_id, event.run_epoch)
+        if isinstance(event, RunMoved) and event.continued:
+            fetch = msgspec.structs.replace(fetch, continued=True, checkpoint_lsn=event.checkpoint_lsn)
+        self._await_turn(memory, fetch)
         return self._drain()
+
+    def _await_turn(self, memory: Memory, fetch: FetchTurn) -> None:
+        for wanted in memory.waiting:
+            if wanted.run_id == fetch.run_id and wanted.turn_seq == fetch.turn_seq:
+                # It was here a moment ago, and is being fetched still: what comes of that is of an earlier epoch.
+                wanted.run_epoch, wanted.entry = fetch.run_epoch, None
+                break
+        else:
+            memory.waiting.append(Waiting(fetch.run_id, fetch.run_epoch, fetch.turn_seq, None, fresh=False))
+        self._ask(fetch)
 
     def answer_given(self, run_id: str, entry: Entry, now: int) -> list[Action]:
         """A person's message answers this member's open question: it is given as the message it is."""
@@ -172,15 +209,30 @@ class AgentSession(Session):
             self._deliver(_of(entry), run_id, entry)
         return self._drain()
 
-    def fetched(self, conversation_id: str, turn_seq: int, entry: Entry, now: int) -> list[Action]:
+    def resume_part(self, fetch: FetchTurn | FetchRun, frames: Sequence[bytes], now: int) -> list[Action]:
+        """The first frames of a run's `resume` that is too long for one message: they come ahead of the rest."""
+        self._now = now
+        if self.holds(fetch.run_id, fetch.run_epoch):
+            part = {"type": "resume_part", "run": fetch.run_id, "runEpoch": fetch.run_epoch}
+            self._tell(fetch.conversation_id, encode({**part, "frames": [msgspec.Raw(frame) for frame in frames]}))
+        return self._drain()
+
+    def fetched(self, fetch: FetchTurn, entry: Entry, resume: Resume | None, now: int) -> list[Action]:
         """The turn asked for by `FetchTurn` is here."""
         self._now = now
-        memory = self._remember(conversation_id)
+        memory = self._remember(fetch.conversation_id)
         for wanted in memory.waiting:
-            if wanted.turn_seq == turn_seq:
-                wanted.entry = entry
-        while memory.waiting and (memory.waiting[0].entry is not None or memory.waiting[0].run_id not in self._runs):
-            self._give(memory, memory.waiting.popleft())
+            if (wanted.run_id, wanted.run_epoch, wanted.turn_seq) == (fetch.run_id, fetch.run_epoch, fetch.turn_seq):
+                wanted.entry, wanted.resume = entry, resume
+        self._give_ready(memory)
+        return self._drain()
+
+    def adopted(self, fetch: FetchRun, resume: Resume, now: int) -> list[Action]:
+        """What is stored of a run that this member's process has, and goes on with, is here."""
+        self._now = now
+        if self.holds(fetch.run_id, fetch.run_epoch):
+            told = {"type": "adopted", "run": fetch.run_id, "runEpoch": fetch.run_epoch, "resume": resume.fields()}
+            self._tell(fetch.conversation_id, encode(told))
         return self._drain()
 
     def run_lost(self, run_id: str, now: int) -> list[Action]:
@@ -268,9 +320,16 @@ class AgentSession(Session):
 
     # ------------------------------------------------------------------------------------------------- handshake
     def _decode(self, raw: str | bytes) -> dict[str, Any]:
-        if len(raw) > limits.MAX_FRAME_BYTES:
-            super()._decode(raw)
-        return decode_object(raw, replace=True)
+        if len(raw) <= limits.MAX_FRAME_BYTES:
+            return decode_object(raw, replace=True)
+        try:
+            frame = decode_object(raw, replace=True)
+        except ProtocolError:
+            raise self._too_large(raw) from None
+        # What is checked is the checkpoint as it is stored: its frame may be as long as a socket's messages may.
+        if not _brings_checkpoint(frame):
+            raise self._too_large(raw)
+        return frame
 
     def _greeted(self, frame: dict[str, Any]) -> None:
         group = frame.get("group")
@@ -281,12 +340,13 @@ class AgentSession(Session):
         user = frame.get("userId")
         if isinstance(user, str) and 0 < len(user) <= MAX_ID and not self.claims.named:
             self._claims = msgspec.structs.replace(self.claims, user=user)
+        self.continues = "continue" in capabilities_of(frame)
         watermarks = _watermarks(frame.get("watermarks"))
         for conversation_id, seq in watermarks.items():
             self._memory[conversation_id] = Memory(high=seq, turn=seq)
         self.group = group
         self._move(State.OPENING)
-        self._ask(OpenMember(group, watermarks))
+        self._ask(OpenMember(group, watermarks, self.continues))
 
     # ---------------------------------------------------------------------------------------------------- frames
     def _frame(self, frame: dict[str, Any]) -> None:
@@ -300,6 +360,8 @@ class AgentSession(Session):
                 self._ping(frame)
             case "auth":
                 self._authenticate(frame)
+            case "drain":
+                self._ask(DrainMember())
             case _:
                 raise ProtocolError(
                     "bad_request",
@@ -392,11 +454,13 @@ class AgentSession(Session):
     # --------------------------------------------------------------------------------------------------- delivery
     def _deliver(self, conversation_id: str, run_id: str, entry: Entry) -> None:
         memory = self._remember(conversation_id)
-        turn = Waiting(run_id, turn_of(entry).seq, entry, fresh=True)
-        if memory.waiting:
-            memory.waiting.append(turn)
-        else:
-            self._give(memory, turn)
+        memory.waiting.append(Waiting(run_id, self._runs[run_id].run_epoch, turn_of(entry).seq, entry, fresh=True))
+        self._give_ready(memory)
+
+    def _give_ready(self, memory: Memory) -> None:
+        """Write what waits, up to the first turn that is being fetched."""
+        while memory.waiting and (memory.waiting[0].entry is not None or memory.waiting[0].run_id not in self._runs):
+            self._give(memory, memory.waiting.popleft())
 
     def _give(self, memory: Memory, turn: Waiting) -> None:
         held = self._runs.get(turn.run_id)
@@ -413,6 +477,7 @@ class AgentSession(Session):
             run_id=turn.run_id,
             run_epoch=held.run_epoch,
             with_seq=with_seq,
+            resume=turn.resume.fields() if turn.resume is not None else None,
         )
         self._tell(held.conversation_id, encode(frame))
 
@@ -424,7 +489,9 @@ class AgentSession(Session):
     def _release(self, run_id: str) -> Held | None:
         held = self._runs.pop(run_id, None)
         if held is not None:
-            self._memory[held.conversation_id].runs -= 1
+            memory = self._memory[held.conversation_id]
+            memory.runs -= 1
+            self._give_ready(memory)  # what waited behind its turn waits no more
         return held
 
     def _remember(self, conversation_id: str) -> Memory:
@@ -443,6 +510,11 @@ class AgentSession(Session):
                 del self._memory[conversation_id]
                 self._forgot = True
                 return
+
+
+def _brings_checkpoint(envelope: dict[str, Any]) -> bool:
+    frame = envelope.get("frame")
+    return isinstance(frame, dict) and frame.get("type") == "checkpoint"
 
 
 def _of(entry: Entry) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import msgspec
@@ -157,6 +158,11 @@ def refusal(reason: RefusedReason, detail: str = "", *, client_id: str | None = 
     return ProtocolError(
         code, message, retry_after_ms=RETRY_AFTER_MS, client_id=client_id, details={"budgetMs": RETRY_BUDGET_MS}
     )
+
+
+def restart_reason(base_ms: int, reason: str = "restart") -> str:
+    """As `close_reason`, with `base_ms` spread from half to one and a half, so that not all come back at once."""
+    return close_reason(reason, round(base_ms * random.uniform(0.5, 1.5)))  # noqa: S311 -- jitter
 
 
 def close_reason(reason: str, retry_after_ms: int) -> str:

@@ -8,6 +8,8 @@ MAX_FRAME_BYTES = 128 * 1024
 HARD_CAP_BYTES = 1024 * 1024
 MAX_TEXT_BYTES = 64 * 1024
 MAX_METADATA_BYTES = 16 * 1024
+# Of a checkpoint, as compact JSON. The frame that brings it may be as long as any message of a socket.
+MAX_CHECKPOINT_BYTES = 256 * 1024
 MAX_IN_FLIGHT = 32
 MAX_CONVERSATIONS = 5_000
 HEARTBEAT_MS = 30_000

@@ -204,6 +204,12 @@ def frame_type_of(frame: dict[str, Any]) -> str:
     return value
 
 
+def capabilities_of(hello: dict[str, Any]) -> frozenset[str]:
+    """What a client says in its hello that it can do; what is not known means nothing."""
+    named = hello.get("capabilities")
+    return frozenset(each for each in named if isinstance(each, str)) if isinstance(named, list) else frozenset()
+
+
 def parse_message(frame: dict[str, Any]) -> UserMessage:
     """A person's message frame, checked; raises the error that names field and rule (without clientId)."""
     kind = frame_type_of(frame)
@@ -302,14 +308,9 @@ def json_text(value: Any) -> str:
 def parse_agent_frame(frame: dict[str, Any], mint: Callable[[], str]) -> Frame:
     """An agent's frame as the intake stores it; `mint` gives a new message id. Raises as `parse_message` does."""
     kind = frame_type_of(frame)
+    if kind in _ABOUT_THE_RUN:
+        return _about_the_run(kind, frame, mint)
     match kind:
-        case "read":
-            return Frame(id=mint(), type=kind, watermark=watermark_of(frame))
-        case "run":
-            status = _object(frame, "data").get("status")
-            if status not in RUN_STATUSES:
-                raise ProtocolError("invalid_message", f"data.status: one of {', '.join(sorted(RUN_STATUSES))}")
-            return Frame(id=mint(), type=kind, status=status)
         case "genui":
             return _genui(frame, mint)
         case "tool_call" | "skill":
@@ -327,6 +328,21 @@ def parse_agent_frame(frame: dict[str, Any], mint: Callable[[], str]) -> Frame:
             return _agent_message(kind, frame, mint)
 
 
+_ABOUT_THE_RUN = frozenset({"read", "run", "checkpoint"})
+
+
+def _about_the_run(kind: str, frame: dict[str, Any], mint: Callable[[], str]) -> Frame:
+    """A frame that says how far its sender is, and nothing to the person."""
+    if kind == "read":
+        return Frame(id=mint(), type=kind, watermark=watermark_of(frame))
+    if kind == "checkpoint":
+        return Frame(id=mint(), type=kind, data=_checkpoint(frame), client_id=_client_id(frame))
+    status = _object(frame, "data").get("status")
+    if status not in RUN_STATUSES:
+        raise ProtocolError("invalid_message", f"data.status: one of {', '.join(sorted(RUN_STATUSES))}")
+    return Frame(id=mint(), type=kind, status=status)
+
+
 def _checked(frame: dict[str, Any], kind: str) -> str:
     data = _object(frame, "data", required=True)
     messages.check_data(kind, data)
@@ -342,6 +358,20 @@ def _genui(frame: dict[str, Any], mint: Callable[[], str]) -> Frame:
     messages.check(messages.Chunk, chunk, "chunk")
     check_text(chunk.get("content") if isinstance(chunk, dict) else None, "chunk.content")
     return Frame(id=mint(), type="genui", stream_id=stream, done=done, data=json_text(chunk))
+
+
+def _checkpoint(frame: dict[str, Any]) -> str:
+    if "data" not in frame:
+        raise ProtocolError("invalid_message", "data: what is to be kept, any JSON value")
+    text = json_text(frame["data"])
+    size = len(text.encode())
+    if size > limits.MAX_CHECKPOINT_BYTES:
+        raise ProtocolError(
+            "payload_too_large",
+            f"data: {size} bytes as JSON, at most {limits.MAX_CHECKPOINT_BYTES} are taken of a checkpoint",
+            details={"field": "data", "size": size, "limit": limits.MAX_CHECKPOINT_BYTES},
+        )
+    return text
 
 
 def _agent_error(frame: dict[str, Any]) -> str:

@@ -97,10 +97,18 @@ def turn_frame(event: TurnCommitted, timestamp: int) -> Fields:
     return frame
 
 
-def given_turn(event: TurnCommitted, timestamp: int, *, run_id: str, run_epoch: int, with_seq: bool) -> Fields:
+def given_turn(
+    event: TurnCommitted,
+    timestamp: int,
+    *,
+    run_id: str,
+    run_epoch: int,
+    with_seq: bool,
+    resume: Fields | None = None,
+) -> Fields:
     """A turn as the agent that owns its run gets it: with the person's context, the run and its epoch.
 
-    `with_seq` False: an agent's process never drops it as seen.
+    `with_seq` False: an agent's process never drops it as seen. `resume`: what was done of a run that goes on.
     """
     frame = turn_frame(event, timestamp)
     turn = event.turn
@@ -110,6 +118,8 @@ def given_turn(event: TurnCommitted, timestamp: int, *, run_id: str, run_epoch: 
     frame["meta"] = meta
     frame["run"] = run_id
     frame["runEpoch"] = run_epoch
+    if resume is not None:
+        frame["resume"] = resume
     if not with_seq:
         del frame["seq"]
         frame["turnSeq"] = event.seq
@@ -199,6 +209,15 @@ def run(status: str, *, superseded: tuple[int, ...] = ()) -> Fields:
     return {"type": "run", "data": data}
 
 
+def superseded_seqs(entry: Entry) -> Fields | None:
+    """Which seqs viewers may hide, for those that asked to be told; they may come before or after this frame."""
+    event = entry.event
+    if not isinstance(event, RunMoved | RunEnded) or not event.superseded:
+        return None
+    data = {"run": event.run_id, "runEpoch": event.run_epoch, "seqs": event.superseded}
+    return {"type": "superseded", "data": data}
+
+
 def _read_receipt(event: RunStarted, timestamp: int) -> Fields:
     by = {"id": event.group, "role": "bot"}
     data = {"status": "read", "upToSeq": event.turn_seq, "by": by, "timestamp": timestamp}
@@ -206,8 +225,10 @@ def _read_receipt(event: RunStarted, timestamp: int) -> Fields:
 
 
 def ack(client_id: str, *, message_id: str, seq: int, timestamp: int, duplicate: bool = False) -> Fields:
-    """The answer to a send that was stored; of a repeat, the first one's."""
-    frame: Fields = {"type": "ack", "clientId": client_id, "id": message_id, "seq": seq, "timestamp": timestamp}
+    """The answer to a send that was stored; of a repeat, the first one's. What is not numbered has no `seq`."""
+    frame: Fields = {"type": "ack", "clientId": client_id, "id": message_id, "timestamp": timestamp}
+    if seq:
+        frame["seq"] = seq
     if duplicate:
         frame["duplicate"] = True
     return frame

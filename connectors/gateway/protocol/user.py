@@ -10,12 +10,13 @@ from connectors.gateway.protocol.actions import Action, Load, OpenConversation, 
 from connectors.gateway.protocol.errors import ProtocolError, refusal
 from connectors.gateway.protocol.parse import (
     MAX_ID,
+    capabilities_of,
     client_id_of,
     frame_type_of,
     parse_message,
     watermark_of,
 )
-from connectors.gateway.protocol.render import ack, encode, message_id_of, numbered, transient
+from connectors.gateway.protocol.render import ack, encode, message_id_of, numbered, superseded_seqs, transient
 from connectors.gateway.protocol.session import PROTOCOL, Claims, Scope, Session, State
 from connectors.gateway.protocol.viewer import Item, Phase, Viewer
 from streams.core.events import Duplicate, Entry, Refused, TurnCommitted
@@ -39,6 +40,8 @@ class UserSession(Session):
         super().__init__(**given)
         self.conversation_id = ""
         self._watermark = 0
+        self._told_superseded = False
+        """Whether the client asked to be told which of the frames that it got were superseded."""
         self._viewer = Viewer(0, 0)
         self._pending: dict[str, str | None] = {}
         """Sends that wait for their outcome: ref to clientId."""
@@ -143,6 +146,7 @@ class UserSession(Session):
         named = frame.get("conversationId")
         if named is not None and (not isinstance(named, str) or not 0 < len(named) <= MAX_ID):
             named = None
+        self._told_superseded = "superseded" in capabilities_of(frame)
         bound = self.claims.conversation_id
         if bound is not None and named is not None and named != bound:
             raise ProtocolError("forbidden", "conversationId: the token is for another conversation")
@@ -226,9 +230,16 @@ class UserSession(Session):
                 for frame in self._viewer.offer(self._item(entry)):
                     self._put(frame)
                 self._load()
-            case _ if self._viewer.phase is Phase.LIVE:
-                for shown in transient(entry):
-                    self._write(shown)
+            case _:
+                self._transient(entry)
+
+    def _transient(self, entry: Entry) -> None:
+        if self._viewer.phase is Phase.LIVE:
+            for shown in transient(entry):
+                self._write(shown)
+        # Also while history is read: what was written before is not read again.
+        if self._told_superseded and (notice := superseded_seqs(entry)) is not None:
+            self._write(notice)
 
     def _item(self, entry: Entry, *, superseded: bool = False) -> Item:
         """What this connection gets for a numbered entry: the ack of its own send, else the frame."""

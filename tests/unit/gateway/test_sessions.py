@@ -13,9 +13,10 @@ from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.actions import Action, Close, FetchTurn, Load, OpenMember, Write
 from connectors.gateway.protocol.agent import REMEMBERED_MAX, AgentSession
 from connectors.gateway.protocol.errors import ProtocolError
+from connectors.gateway.protocol.resume import Resume
 from connectors.gateway.protocol.session import TRANSITIONS, Claims, Scope, State
 from connectors.gateway.protocol.user import UserSession
-from streams.core.events import Assignment, Entry, RunStatus, Turn, TurnCommitted
+from streams.core.events import Assignment, Entry, MoveReason, RunMoved, RunStatus, Turn, TurnCommitted
 
 NOW = 1_750_000_000_000
 FAR = NOW + 3_600_000
@@ -152,39 +153,77 @@ def test_turns_are_given_ascending_with_their_seq() -> None:
     assert seqs(given) == [1, 3, 4]
 
 
+def moved(
+    session: AgentSession, seq: int, epoch: int, conversation: str = "conv", **more: Any
+) -> tuple[FetchTurn, list[Action]]:
+    """A run comes to this member: what the session wants fetched, and what else it does."""
+    event = RunMoved(
+        conversation_id=conversation,
+        run_id=f"{conversation}/{seq}/g",
+        turn_seq=seq,
+        group="g",
+        from_member="gone",
+        to_member=session.member,
+        run_epoch=epoch,
+        reason=MoveReason.MEMBER_LEFT,
+        **more,
+    )
+    *others, fetch = session.run_taken_over(event, NOW)
+    assert isinstance(fetch, FetchTurn)
+    return fetch, others
+
+
 def test_a_turn_not_above_what_the_process_has_is_given_without_seq() -> None:
     session = agent({"conv": 5})
-    session.run_taken_over("conv/3/g", 2, "conv", 3, adopted=False, now=NOW)
-    (frame,) = written(session.fetched("conv", 3, turn(3), NOW))
+    fetch, _ = moved(session, 3, 2)
+    (frame,) = written(session.fetched(fetch, turn(3), None, NOW))
     assert (frame.get("seq"), frame["turnSeq"], frame["runEpoch"]) == (None, 3, 2)
 
 
 def test_a_turn_that_is_being_fetched_is_not_overtaken() -> None:
     session = agent()
-    (fetch,) = session.run_taken_over("conv/1/g", 2, "conv", 1, adopted=False, now=NOW)
-    assert fetch == FetchTurn("conv", 1)
+    first, _ = moved(session, 1, 2)
+    assert first == FetchTurn("conv", 1, "conv/1/g", 2)
     assert session.run_given("conv/2/g", 1, turn(2), NOW) == []
-    session.run_taken_over("conv/3/g", 2, "conv", 3, adopted=False, now=NOW)
+    third, _ = moved(session, 3, 2)
     assert seqs(session.run_given("other/1/g", 1, turn(1, "other"), NOW)) == [1]
-    assert session.fetched("conv", 3, turn(3), NOW) == []
-    assert seqs(session.fetched("conv", 1, turn(1), NOW)) == [1, 2, 3]
+    assert session.fetched(third, turn(3), None, NOW) == []
+    assert seqs(session.fetched(first, turn(1), None, NOW)) == [1, 2, 3]
 
 
 def test_a_run_that_went_and_came_back_while_its_turn_was_fetched_is_given_once() -> None:
     session = agent()
-    session.run_taken_over("conv/1/g", 2, "conv", 1, adopted=False, now=NOW)
+    first, _ = moved(session, 1, 2)
     session.run_lost("conv/1/g", NOW)
-    session.run_taken_over("conv/1/g", 4, "conv", 1, adopted=False, now=NOW)
-    given = written(session.fetched("conv", 1, turn(1), NOW)) + written(session.fetched("conv", 1, turn(1), NOW))
+    assert not session.holds("conv/1/g", 2)
+    second, _ = moved(session, 1, 4)
+    given = written(session.fetched(first, turn(1), None, NOW)) + written(session.fetched(second, turn(1), None, NOW))
     assert [(frame["seq"], frame["runEpoch"]) for frame in given] == [(1, 4)]
 
 
-def test_a_run_that_ended_while_its_turn_was_fetched_is_not_given() -> None:
+def test_what_is_fetched_for_an_epoch_that_is_over_is_not_given_at_the_next_one() -> None:
     session = agent()
-    session.run_taken_over("conv/1/g", 2, "conv", 1, adopted=False, now=NOW)
+    moved(session, 1, 2)
     session.run_given("conv/2/g", 1, turn(2), NOW)
-    session.run_ended("conv/1/g", RunStatus.ANSWERED, NOW)
-    assert seqs(session.fetched("conv", 1, turn(1), NOW)) == [2]
+    early, _ = moved(session, 3, 2, continued=True)
+    late, _ = moved(session, 3, 3, continued=True)
+    assert session.fetched(early, turn(3), Resume([b'{"seq":4}'], None, ()), NOW) == []
+    session.fetched(late, turn(3), Resume([b'{"seq":4}', b'{"seq":5}'], '{"step":1}', ("ask",)), NOW)
+    given = written(session.run_ended("conv/1/g", RunStatus.ANSWERED, NOW))
+    assert [frame["seq"] for frame in given] == [2, 3]
+    assert given[1]["resume"] == {
+        "frames": [{"seq": 4}, {"seq": 5}],
+        "interrupts": ["ask"],
+        "checkpoint": {"step": 1},
+    }
+
+
+def test_a_run_that_ended_while_its_turn_was_fetched_is_not_given_and_holds_up_nobody() -> None:
+    session = agent()
+    fetch, _ = moved(session, 1, 2)
+    session.run_given("conv/2/g", 1, turn(2), NOW)
+    assert seqs(session.run_ended("conv/1/g", RunStatus.ANSWERED, NOW)) == [2]
+    assert session.fetched(fetch, turn(1), None, NOW) == []
 
 
 def test_a_lost_run_is_aborted_unless_another_runs_there() -> None:
@@ -201,7 +240,7 @@ def test_what_was_forgotten_is_given_without_seq_when_it_comes_late() -> None:
     for number in range(REMEMBERED_MAX + 1):
         session.run_given(f"c{number}/9/g", 1, turn(9, f"c{number}"), NOW)
         session.run_ended(f"c{number}/9/g", RunStatus.ANSWERED, NOW)
-    session.run_taken_over("c0/3/g", 2, "c0", 3, adopted=False, now=NOW)
-    (frame,) = written(session.fetched("c0", 3, turn(3, "c0"), NOW))
+    fetch, _ = moved(session, 3, 2, "c0")
+    (frame,) = written(session.fetched(fetch, turn(3, "c0"), None, NOW))
     assert "seq" not in frame
     assert seqs(session.run_given("c0/11/g", 1, turn(11, "c0"), NOW)) == [11]
