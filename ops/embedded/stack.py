@@ -13,6 +13,7 @@ from typing import Self
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from ops.embedded import kafka, ports, postgres
 from ops.embedded.errors import FolderUnusable, StackUnavailable
@@ -21,6 +22,8 @@ from ops.embedded.supervision import Ended, Supervision
 from ops.embedded.supervisor import Plan, ServerPlan
 
 KAFKA, POSTGRES = "kafka", "postgres"
+VARIABLES = {KAFKA: "TURNLOG_KAFKA", POSTGRES: "TURNLOG_POSTGRES"}
+"""The variable that names each server that is not to be started here."""
 START_S = 60.0  # a slow machine under load; usual are 3 s for a new folder
 STOP_S = 15.0
 LOCK_WAIT_S = 20.0  # a stack on the same folder that is being stopped right now
@@ -40,13 +43,22 @@ class EmbeddedStack:
     A server that the environment named instead has its address here like the other, but its process is none of ours.
     """
 
-    def __init__(self, kafka: str, postgres: str, data: Path | None, supervision: Supervision | None) -> None:
+    def __init__(
+        self,
+        kafka: str,
+        postgres: str,
+        folder: DataFolder | None,
+        supervision: Supervision | None,
+        named: frozenset[str] = frozenset(),
+    ) -> None:
         self.kafka = kafka
         self.postgres = postgres
-        self.data = data
-        self.named: frozenset[str] = frozenset()
-        """The servers that are none of ours, `KAFKA` or `POSTGRES`."""
+        self.data = None if folder is None else folder.path
+        self.named = named
+        """The servers that the environment named, `KAFKA` or `POSTGRES`."""
         self._supervision = supervision
+        # Under a supervisor the lock is the supervisor's, which outlives this process by as long as the servers do.
+        self._locked = folder if supervision is None else None
         if supervision is not None:
             atexit.register(self.stop)
 
@@ -63,6 +75,9 @@ class EmbeddedStack:
         if self._supervision is not None:
             self._supervision.stop()
             atexit.unregister(self.stop)
+        if self._locked is not None:
+            self._locked.release()
+            self._locked = None
 
     @property
     def kafka_pid(self) -> int | None:
@@ -149,25 +164,38 @@ def servers(
 ) -> EmbeddedStack:
     """The servers that TURNLOG_KAFKA and TURNLOG_POSTGRES name; either one that is not named is started as by `start`.
 
-    Raises `StackUnavailable` when a named server does not answer or the other cannot be started.
+    `progress` is told which are named: a variable that was exported for another command is easily forgotten. The
+    folder is this stack's alone in any case. Raises `StackUnavailable` when a named server does not answer or the other
+    cannot be started, and `FolderUnusable`.
     """
-    named_kafka, named_postgres = os.environ.get("TURNLOG_KAFKA"), os.environ.get("TURNLOG_POSTGRES")
-    if named_kafka:
-        _answers_kafka(named_kafka)
-    if named_postgres:
-        _answers_postgres(named_postgres)
-    if named_kafka and named_postgres:
-        stack = EmbeddedStack(named_kafka, named_postgres, data, None)
-        stack.named = frozenset({KAFKA, POSTGRES})
-        return stack
-    wanted = {KAFKA: kafka_port} if named_postgres else {POSTGRES: postgres_port}
-    if not named_kafka and not named_postgres:
-        wanted = {KAFKA: kafka_port, POSTGRES: postgres_port}
-    stack = _start(data, progress, wanted)
-    stack.kafka = named_kafka or stack.kafka
-    stack.postgres = named_postgres or stack.postgres
-    stack.named = frozenset({KAFKA, POSTGRES} - wanted.keys())
+    named = {server: address for server, variable in VARIABLES.items() if (address := os.environ.get(variable))}
+    if KAFKA in named:
+        progress(f"using Kafka at {named[KAFKA]}, which {VARIABLES[KAFKA]} names")
+        _answers_kafka(named[KAFKA])
+    if POSTGRES in named:
+        progress(f"using PostgreSQL at {_address(named[POSTGRES])}, which {VARIABLES[POSTGRES]} names")
+        _answers_postgres(named[POSTGRES])
+    if named.keys() == VARIABLES.keys():
+        folder = None
+        if data is not None:
+            progress(f"{data} gets no server of its own: unset {' and '.join(VARIABLES.values())} for that")
+            folder = DataFolder.open(data, lock_wait_s=LOCK_WAIT_S, progress=progress)
+        return EmbeddedStack(named[KAFKA], named[POSTGRES], folder, None, frozenset(named))
+    wanted = {KAFKA: kafka_port, POSTGRES: postgres_port}
+    stack = _start(data, progress, {server: port for server, port in wanted.items() if server not in named})
+    stack.kafka = named.get(KAFKA, stack.kafka)
+    stack.postgres = named.get(POSTGRES, stack.postgres)
+    stack.named = frozenset(named)
     return stack
+
+
+def _address(dsn: str) -> str:
+    """Host, port and database of a connection string, and nothing else of it."""
+    try:
+        parts = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        return "an address that cannot be read"
+    return f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
 
 
 def _start(data: Path | None, progress: Callable[[str], None], wanted: dict[str, int]) -> EmbeddedStack:
@@ -187,7 +215,7 @@ def _start(data: Path | None, progress: Callable[[str], None], wanted: dict[str,
         raise
     except StackUnavailable as error:
         raise StackUnavailable(f"{error}\n{WAYS_OUT}") from error
-    stack = EmbeddedStack(f"127.0.0.1:{folder.remembered.kafka_port}", "", folder.path, supervision)
+    stack = EmbeddedStack(f"127.0.0.1:{folder.remembered.kafka_port}", "", folder, supervision)
     if POSTGRES in wanted:
         home, port = folder.home(POSTGRES), folder.remembered.postgres_port
         stack.postgres = postgres.dsn(home, port)

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 import ops.embedded
 from ops.embedded import EmbeddedStack, StackUnavailable, postgres
+from ops.embedded import stack as stack_module
+from ops.embedded.errors import FolderUnusable
 
 
 @pytest.fixture(autouse=True)
@@ -35,12 +38,33 @@ def test_named_servers_are_used_and_nothing_is_started(
 ) -> None:
     environment.setenv("TURNLOG_KAFKA", private_stack.kafka)
     environment.setenv("TURNLOG_POSTGRES", private_stack.postgres)
-    with ops.embedded.servers() as named:
+    told: list[str] = []
+    with ops.embedded.servers(progress=told.append) as named:
         assert (named.kafka, named.postgres) == (private_stack.kafka, private_stack.postgres)
         assert named.failure() is None
         with pytest.raises(ValueError, match="not started here"):
             named.kill_kafka()
     assert private_stack.failure() is None
+    assert f"using Kafka at {private_stack.kafka}, which TURNLOG_KAFKA names" in told
+    (postgres_line,) = [line for line in told if line.endswith(", which TURNLOG_POSTGRES names")]
+    assert postgres_line.startswith("using PostgreSQL at 127.0.0.1:")
+    assert str(conninfo_to_dict(private_stack.postgres)["password"]) not in postgres_line
+
+
+def test_a_folder_is_one_stacks_at_a_time_also_where_its_servers_are_named(
+    private_stack: EmbeddedStack, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    environment.setattr(stack_module, "LOCK_WAIT_S", 0.0)
+    environment.setenv("TURNLOG_KAFKA", private_stack.kafka)
+    environment.setenv("TURNLOG_POSTGRES", private_stack.postgres)
+    told: list[str] = []
+    with ops.embedded.servers(tmp_path, progress=told.append) as named:
+        assert named.data == tmp_path
+        assert f"{tmp_path} gets no server of its own: unset TURNLOG_KAFKA and TURNLOG_POSTGRES for that" in told
+        with pytest.raises(FolderUnusable, match=rf"another stack runs on {tmp_path} \(process {os.getpid()}\)"):
+            ops.embedded.servers(tmp_path)
+    with ops.embedded.servers(tmp_path):
+        pass
 
 
 def test_the_one_that_is_not_named_is_started(private_stack: EmbeddedStack, environment: pytest.MonkeyPatch) -> None:
