@@ -11,7 +11,7 @@ from typing import Final
 
 from aiokafka import AIOKafkaProducer
 
-from ops.bench.floor import CONVERSATIONS, TEXT
+from ops.bench.floor import TEXT
 from streams.core.commands import ApplyConfig, Command, CommitTurn, Join, OpenConversation
 from streams.core.events import Turn
 from streams.core.ids import message_id, turn_key
@@ -77,31 +77,33 @@ class Filler:
                 await self.producer.send(self.topics.membership, value, partition=partition)
         await self.producer.flush()
 
-    async def conversations(self, turns: int) -> list[str]:
-        """Open as many conversations as the turns are spread over; their ids."""
-        ids = [str(uuid.uuid4()) for _ in range(min(turns, CONVERSATIONS))]
+    async def conversations(self, number: int) -> list[str]:
+        """Open so many conversations; their ids."""
+        ids = [str(uuid.uuid4()) for _ in range(number)]
+        await self.open(ids)
+        return ids
+
+    async def open(self, ids: Iterable[str]) -> None:
+        """Open conversations of these ids."""
         for conversation in ids:
             await self._say(
                 OpenConversation(at=0, timestamp=0, ref=_ref(), conversation_id=conversation, channel="web")
             )
         await self.producer.flush()
-        return ids
 
     async def turns(self, conversations: list[str], turns: int) -> None:
         """`turns` turns over the conversations in turn, each with an idempotency key."""
         for n in range(turns):
-            conversation = conversations[n % len(conversations)]
-            key = f"bench-{n}"
-            turn = Turn(
-                id=message_id(conversation, turn_key("user", key)),
-                sender="user",
-                channel="web",
-                type="text",
-                key=key,
-                text=TEXT,
-            )
-            await self._say(CommitTurn(at=0, timestamp=0, ref=_ref(), conversation_id=conversation, turn=turn))
+            await self.turn(conversations[n % len(conversations)], f"bench-{n}", TEXT)
         await self.producer.flush()
+
+    async def turn(self, conversation: str, key: str, text: str) -> str:
+        """One turn, not flushed; the ref of its command."""
+        id_ = message_id(conversation, turn_key("user", key))
+        turn = Turn(id=id_, sender="user", channel="web", type="text", key=key, text=text)
+        ref = _ref()
+        await self._say(CommitTurn(at=0, timestamp=0, ref=ref, conversation_id=conversation, turn=turn))
+        return ref
 
     async def _say(self, command: OpenConversation | CommitTurn) -> None:
         conversation = command.conversation_id

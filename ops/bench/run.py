@@ -20,6 +20,7 @@ from ops import embedded
 from ops.bench.floor import Floor, measure_floor
 from ops.bench.latency import Latency, measure_latency
 from ops.bench.sequencer import Sequenced, measure_sequencer
+from ops.bench.takeover import Fault, Felt, TakeoverPlan, measure_takeover
 from ops.provision import connected_admin, replication_for
 from ops.stack import StackPlan, running_on
 from streams.fence.migrate import migrate
@@ -96,6 +97,31 @@ async def _delivered(
             running_on(servers, settings, plan, Path(data), notify) as stack,
         ):
             return await measure_latency(stack, turns, rate, notify)
+
+
+def takeover_bench(plan: TakeoverPlan, notify: Notify) -> dict[str, Any]:
+    """`turnlog bench takeover`: two workers, two gateways, two agents; each fault some times."""
+    with embedded.servers(None, progress=notify) as servers:
+        felt = _timed(_felt(servers, plan, notify))
+    document: dict[str, Any] = {f"{fault.value}_ms": each.document() for fault, each in felt.items()}
+    if Fault.DRAIN in felt:
+        document["drain_errors"] = felt[Fault.DRAIN].errors
+    return {
+        **document,
+        "partitions": plan.partitions,
+        "conversations": plan.conversations,
+        "rounds": plan.rounds,
+    }
+
+
+async def _felt(servers: embedded.EmbeddedStack, plan: TakeoverPlan, notify: Notify) -> dict[Fault, Felt]:
+    with tempfile.TemporaryDirectory(prefix="turnlog-bench-") as data:
+        parts = StackPlan(port=0, workers=2, gateways=2, partitions=plan.partitions)
+        async with (
+            deployment(servers, plan.partitions) as settings,
+            running_on(servers, settings, parts, Path(data), notify) as stack,
+        ):
+            return await measure_takeover(stack, settings, plan, notify)
 
 
 @asynccontextmanager

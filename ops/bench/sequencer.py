@@ -99,7 +99,7 @@ async def measure_sequencer(settings: Settings, turns: int, partitions: int, not
         notify(f"opening {min(turns, CONVERSATIONS):,} conversations")
         async with _worker(settings, logs / "first.log", notify):
             await journal.until(MemberJoined, MEMBERS * partitions)
-            conversations = await filler.conversations(turns)
+            conversations = await filler.conversations(min(turns, CONVERSATIONS))
             await journal.until(ConversationOpened, len(conversations))
         notify(f"filling the intake with {turns:,} turns")
         await filler.turns(conversations, turns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +19,17 @@ app = typer.Typer(
     "TURNLOG_POSTGRES name (under a namespace of its own, removed after).",
     no_args_is_help=True,
 )
+
+
+class FaultName(StrEnum):
+    """What can be done to a process."""
+
+    KILL_WORKER = "kill_worker"
+    STOP_WORKER = "stop_worker"
+    KILL_AGENT = "kill_agent"
+    KILL_GATEWAY = "kill_gateway"
+    DRAIN = "drain"
+
 
 PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, help="Partitions of each topic.")]
 
@@ -78,6 +90,34 @@ def latency(
     from ops.bench.run import latency_bench
 
     _run(lambda: latency_bench(turns, rate, partitions, progress), output)
+
+
+@app.command("takeover")
+def takeover(
+    partitions: Annotated[int, typer.Option("--partitions", min=1, help="Partitions of each topic.")] = 64,
+    conversations: Annotated[int, typer.Option("--conversations", min=1, help="Known conversations.")] = 100_000,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often each fault is made.")] = 5,
+    fault: Annotated[
+        list[FaultName] | None, typer.Option("--fault", help="Make this one only; may be given several times.")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """How long a fault is felt: from ending a process to the next committed event of the conversations that it had.
+
+    Two workers, two gateways and two agents under light load. Workers: a turn written to each partition of the worker
+    that was killed (SIGKILL), stopped (SIGSTOP, once: its lease must end) or drained (SIGTERM, while people talk over
+    HTTP; their failed requests are `drain_errors`). Agents and gateways: the runs that the killed one held.
+
+    Example:
+
+      turnlog bench takeover --partitions 64 --conversations 100000 --rounds 5 -o json
+    """
+    from ops.bench.run import takeover_bench
+    from ops.bench.takeover import Fault, TakeoverPlan
+
+    faults = tuple(Fault(each.value) for each in fault or list(FaultName))
+    plan = TakeoverPlan(faults=faults, partitions=partitions, conversations=conversations, rounds=rounds)
+    _run(lambda: takeover_bench(plan, progress), output)
 
 
 def _run(bench: Callable[[], Mapping[str, Any]], output: Output) -> None:
