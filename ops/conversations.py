@@ -41,15 +41,6 @@ async def listed(
         await read_model.close()
 
 
-async def members(settings: Settings) -> Sequence[dict[str, Any]]:
-    """Members that are there, by the read model."""
-    read_model = ReadModel(settings.postgres, sessions=1)
-    try:
-        return [msgspec.to_builtins(row) for row in await read_model.members()]
-    finally:
-        await read_model.close()
-
-
 async def shown(settings: Settings, conversation: str, notify: Notify) -> dict[str, Any] | None:
     """One conversation as of what was committed when it was asked; None: there is none."""
     partition = partition_of(conversation, await partition_count(settings))

@@ -81,6 +81,8 @@ class MemberInfo(msgspec.Struct, frozen=True):
     gateway: str
     since: int
     partitions: int
+    draining: int = 0
+    """How many of the partitions that know it give it nothing new."""
 
 
 class LeaseInfo(msgspec.Struct, frozen=True):

@@ -89,7 +89,10 @@ class PostgresReadModel:
     async def members(self) -> Sequence[MemberInfo]:
         """See `ReadModel`."""
         rows = await _answer(self._read.members())
-        return [MemberInfo(row.member, row.group, row.channel, row.gateway, row.since, row.partitions) for row in rows]
+        return [
+            MemberInfo(row.member, row.group, row.channel, row.gateway, row.since, row.partitions, row.draining)
+            for row in rows
+        ]
 
     async def leases(self) -> Sequence[LeaseInfo]:
         """See `ReadModel`."""

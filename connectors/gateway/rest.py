@@ -146,8 +146,10 @@ def message_of(body: dict[str, Any], kind: str, key: str | None, *, metadata: st
         raise ProtocolError("invalid_message", f"type: `{kind}` is not served; `message` and `typing` are")
     text = optional(body, "text", str)
     attachments = optional(body, "attachments", list) or []
-    if text is None and not attachments:
-        raise ProtocolError("invalid_message", "text: a message needs a text or attachments")
+    if not (text or "").strip() and not attachments:
+        raise ProtocolError(
+            "invalid_message", "text: a message needs a text that is not blank, or attachments", details={"field": "text"}
+        )
     check_text(text, "text")
     _check_attachments(attachments)
     target = optional(body, reply_to, str)

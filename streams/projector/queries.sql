@@ -94,6 +94,11 @@ FROM json_to_recordset(%(rows)s::json) AS new
     (member text, group_id text, channel text, gateway text, since bigint, timestamp bigint)
 ON CONFLICT (partition, member) DO NOTHING;
 
+-- drain_members: Members that get nothing new.
+UPDATE members SET draining_by = news.draining_by, draining_reason = news.draining_reason
+FROM json_to_recordset(%(rows)s::json) AS news (member text, draining_by text, draining_reason text)
+WHERE members.partition = %(partition)s AND members.member = news.member;
+
 -- end_members: Members that left.
 UPDATE members SET left_at = news.timestamp, reason = news.reason
 FROM json_to_recordset(%(rows)s::json) AS news (member text, timestamp bigint, reason text)

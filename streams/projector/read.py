@@ -95,6 +95,8 @@ class MemberRow(msgspec.Struct, frozen=True):
     since: int
     partitions: int
     """How many partitions know it."""
+    draining: int = 0
+    """How many of them give it nothing new."""
 
 
 class ReadModel:

@@ -43,6 +43,6 @@ SELECT lsn, data FROM run_checkpoints WHERE run_id = %(run)s;
 -- owners: Who the conversation's next turn goes to, by group.
 SELECT group_id, member FROM owners WHERE conversation_id = %(conversation)s ORDER BY group_id;
 
--- members: Members that are present somewhere, with the number of partitions that know them.
-SELECT member, min(group_id), min(channel), min(gateway), max(since), count(*)
+-- members: Members that are present somewhere, with the number of partitions that know them, and that know they drain.
+SELECT member, min(group_id), min(channel), min(gateway), max(since), count(*), count(draining_by)
 FROM members WHERE left_at IS NULL GROUP BY member ORDER BY member;

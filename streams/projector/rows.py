@@ -17,6 +17,7 @@ from streams.core.events import (
     ConversationReopened,
     Entry,
     FrameCommitted,
+    MemberDraining,
     MemberJoined,
     MemberLeft,
     OwnerChanged,
@@ -151,6 +152,14 @@ class JoinedMember(Row, frozen=True, gc=False):
     timestamp: int
 
 
+class DrainingMember(Row, frozen=True, gc=False):
+    """A row of `members` to update."""
+
+    member: str
+    draining_by: str
+    draining_reason: str
+
+
 class LeftMember(Row, frozen=True, gc=False):
     """A row of `members` to update."""
 
@@ -173,6 +182,7 @@ class Rows:
         self.ended_runs: list[EndedRun] = []
         self.owners: dict[tuple[str, str], Owner] = {}
         self.joined_members: list[JoinedMember] = []
+        self.draining_members: list[DrainingMember] = []
         self.left_members: list[LeftMember] = []
         for entry in entries:
             self.add(entry)
@@ -392,6 +402,10 @@ def _joined(rows: Rows, entry: Entry, event: MemberJoined) -> None:
     )
 
 
+def _draining(rows: Rows, _: Entry, event: MemberDraining) -> None:
+    rows.draining_members.append(DrainingMember(_text(event.member), _text(event.by), _text(event.reason)))
+
+
 def _left(rows: Rows, entry: Entry, event: MemberLeft) -> None:
     rows.left_members.append(LeftMember(_text(event.member), entry.timestamp, event.reason))
 
@@ -408,5 +422,6 @@ _ADD: dict[type, Callable[[Rows, Entry, Any], None]] = {
     RunMoved: _run_moved,
     RunEnded: _run_ended,
     MemberJoined: _joined,
+    MemberDraining: _draining,
     MemberLeft: _left,
 }

@@ -98,6 +98,7 @@ def _statements(rows: Rows) -> Iterator[tuple[str, Sequence[Row]]]:
         ("set_owners", owners),
         ("drop_owners", [owner for owner in owners if owner.member is None]),
         ("add_members", rows.joined_members),
+        ("drain_members", rows.draining_members),
         ("end_members", rows.left_members),
         ("forget_members", rows.left_members),
     )

@@ -10,6 +10,7 @@ import msgspec
 import psycopg
 import pytest
 
+from streams.core.commands import Drain
 from streams.core.events import Entry, FrameCommitted, MemberJoined, RunEnded, RunMoved, TurnCommitted
 from streams.fence.migrate import migrate
 from streams.fence.port import Fenced
@@ -18,7 +19,7 @@ from streams.projector.rows import Rows
 from streams.projector.store import Position, PostgresProjection
 from tests.support.story import GROUP, Story, long_story
 
-TABLES = ("conversations", "transcript", "runs", "owners", "members", "projector_positions")
+TABLES = ("conversations", "transcript", "runs", "owners", "members", "projector_positions", "run_checkpoints")
 
 
 @pytest.fixture
@@ -186,6 +187,33 @@ async def test_text_that_postgres_refuses_is_kept_readable(projection: PostgresP
     assert isinstance(activity.entry.event, TurnCommitted)
     assert activity.entry.event.turn.text == "a\ufffdb \U0001f600 \uffff"
     assert activity.entry.event.turn.metadata == '{"x":"\\u0000"}'
+
+
+async def test_the_last_checkpoint_of_a_run_is_kept_while_it_is_open(
+    projection: PostgresProjection, model: ReadModel
+) -> None:
+    story = Story()
+    story.join("gw-1.1")
+    story.open("c-1")
+    run_id = f"c-1/{story.turn('c-1', 'count')}/{GROUP}"
+    entries = [story.frame("c-1", "gw-1.1", "checkpoint", data=f'{{"step":{step}}}')[-1] for step in (1, 2)]
+    await project(projection, story.entries)
+    row = await model.checkpoint(run_id)
+    assert row is not None
+    assert (row.lsn, row.data) == (entries[-1].lsn, '{"step":2}')
+    done = len(story.entries)
+    story.answer("c-1", "done")
+    await projection.write(0, Position(done, done * 2), Rows(story.entries[done:]), Position(len(story.entries), 1_000))
+    assert await model.checkpoint(run_id) is None
+
+
+async def test_a_member_that_drains_is_shown_so(projection: PostgresProjection, model: ReadModel) -> None:
+    story = Story()
+    story.join("gw-1.1")
+    story.join("gw-1.2")
+    story.happen(Drain, member="gw-1.2", by="ops", reason="deploy")
+    await project(projection, story.entries)
+    assert [(member.member, member.draining) for member in await model.members()] == [("gw-1.1", 0), ("gw-1.2", 1)]
 
 
 async def test_questions_come_with_their_answers(projection: PostgresProjection, model: ReadModel) -> None:

@@ -1,5 +1,5 @@
--- What agents keep of their open runs, so that whoever continues one begins where it stopped. Written by projectors alone,
--- from the journal.
+-- What agents keep of their open runs, so that whoever continues one begins where it stopped, and which members are
+-- drained. Written by projectors alone, from the journal.
 
 CREATE TABLE run_checkpoints (
     run_id    text    PRIMARY KEY,
@@ -9,3 +9,6 @@ CREATE TABLE run_checkpoints (
 );
 COMMENT ON COLUMN run_checkpoints.lsn IS 'where the run''s last checkpoint lies in its partition''s journal';
 COMMENT ON COLUMN run_checkpoints.data IS 'JSON as the agent sent it; text, since jsonb refuses \u0000';
+
+ALTER TABLE members ADD COLUMN draining_by text, ADD COLUMN draining_reason text;
+COMMENT ON COLUMN members.draining_by IS 'who wants it to get nothing new: its gateway, or an operator; null: nobody';
