@@ -148,7 +148,9 @@ def message_of(body: dict[str, Any], kind: str, key: str | None, *, metadata: st
     attachments = optional(body, "attachments", list) or []
     if not (text or "").strip() and not attachments:
         raise ProtocolError(
-            "invalid_message", "text: a message needs a text that is not blank, or attachments", details={"field": "text"}
+            "invalid_message",
+            "text: a message needs a text that is not blank, or attachments",
+            details={"field": "text"},
         )
     check_text(text, "text")
     _check_attachments(attachments)

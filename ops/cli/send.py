@@ -57,6 +57,8 @@ def send(
     """
     if not secret:
         raise CommandFailed("TURNLOG_CHANNEL_SECRET is not set, nor --secret: `turnlog up` prints it", USAGE)
+    if not text.strip():
+        raise CommandFailed("TEXT is blank: there is nothing to say", USAGE)
     from turnlog import TurnlogError, Unavailable
 
     try:

@@ -60,6 +60,14 @@ def test_a_gateway_that_is_not_there_is_named_with_the_option_that_names_another
     assert "--gateway" in ended.err
 
 
+@pytest.mark.parametrize("text", ["", " \n\u3000"])
+def test_nothing_is_said_where_the_text_is_blank(text: str) -> None:
+    # The gateway that is not there is not asked: no conversation is opened for it.
+    ended = turnlog("send", "new", text, environment={"TURNLOG_CHANNEL_SECRET": "s"})
+    assert (ended.code, ended.out) == (64, "")
+    assert "TEXT is blank" in ended.err
+
+
 def test_moments_are_dates_for_people_and_numbers_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"name": "reporting", "created_at": 1_796_038_119_266}]
     show_rows(rows, ("name", "created_at"), Output.TABLE, empty="")

@@ -122,6 +122,8 @@ async def test_messages_without_a_key_are_each_stored(world: World, served: Serv
         (b'{"text":"x","channelData":' + b'{"a":' * 99 + b"[]" + b"}" * 100, (400, "bad_request"), "100 levels"),
         (b'{"text":"x","channelData":{"a":1e999}}', (400, "bad_request"), "too large"),
         (b"{}", (422, "invalid_message"), "text"),
+        (b'{"text":""}', (422, "invalid_message"), "text"),
+        (b'{"text":" \\n\\u3000"}', (422, "invalid_message"), "text"),
         (b'{"text":7}', (422, "invalid_message"), "text"),
         (b'{"text":"a\\u0000b"}', (422, "invalid_message"), "text"),
         (b'{"text":"a\\ud800b"}', (422, "invalid_message"), "text"),
