@@ -138,7 +138,7 @@ def parse_document(raw: object) -> ChannelDocument:
         # `version` is the store's: a document that was listed can be edited and applied as it is.
         return ChannelDocument.model_validate({key: value for key, value in raw.items() if key != "version"})
     except ValidationError as error:
-        raise InvalidDocument("\n".join(_explained(problem) for problem in error.errors())) from None
+        raise InvalidDocument("\n".join(map(_explained, _independent(error.errors())))) from None
 
 
 def changes(old: ChannelDocument | None, new: ChannelDocument) -> Sequence[str]:
@@ -205,9 +205,19 @@ def _refuse_repeats(where: str, names: Sequence[str]) -> None:
         raise ValueError(f"{where}: {', '.join(repeated)} more than once")
 
 
+def _independent(problems: Sequence[Any]) -> Sequence[Any]:
+    """Without what only follows from others: a list all of whose entries are wrong is called empty besides."""
+    return [
+        problem
+        for problem in problems
+        if problem["type"] != "too_short"
+        or not any(other["loc"][:-1][: len(problem["loc"])] == problem["loc"] for other in problems)
+    ]
+
+
 def _explained(problem: Any) -> str:
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).lstrip(".")
-    rule = str(problem["msg"]).removeprefix("Value error, ")
+    rule = "must not be empty" if problem["type"] == "too_short" else str(problem["msg"]).removeprefix("Value error, ")
     return f"{path}: {rule}" if path else rule
 
 

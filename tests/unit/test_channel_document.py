@@ -55,7 +55,7 @@ def test_a_listed_document_can_be_applied_as_it_is() -> None:
     [
         ([], "must be an object"),
         ({}, "channels: Field required"),
-        ({"channels": []}, "channels: "),
+        ({"channels": []}, "channels: must not be empty"),
         (with_channel(kind="fax"), "channels[2].kind: Input should be 'web', 'websocket'"),
         (with_channel(id="Über"), "channels[2].id: String should match pattern"),
         (with_channel(id="a/b"), "channels[2].id: String should match pattern"),
@@ -68,7 +68,7 @@ def test_a_listed_document_can_be_applied_as_it_is() -> None:
         (with_channel(secret="s"), "channels[2].secret: Extra inputs are not permitted"),
         (with_channel(id="web"), "channels: web more than once"),
         ({**GOOD, "routes": [{"from": "web", "to": ["nobody"]}]}, "routes: channel nobody is not in channels"),
-        ({**GOOD, "routes": [{"from": "web", "to": []}]}, "routes[0].to: "),
+        ({**GOOD, "routes": [{"from": "web", "to": []}]}, "routes[0].to: must not be empty"),
         ({**GOOD, "routes": [{"from": "agents", "to": ["agents"]}]}, "turns come from people's channels"),
         ({**GOOD, "routes": [{"from": "web", "to": ["web"]}]}, "turns go to websocket channels, it is web"),
         ({**GOOD, "routes": 2 * GOOD["routes"]}, "routes: web more than once"),
@@ -79,6 +79,19 @@ def test_a_mistake_is_named_by_field_and_rule(document: object, named: str) -> N
     with pytest.raises(InvalidDocument) as refused:
         parse_document(document)
     assert named in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("document", "named"),
+    [
+        ({"channels": [{"id": "web", "kind": "fax"}]}, ["channels[0].kind"]),
+        ({**GOOD, "routes": [{"from": "web", "to": [7]}]}, ["routes[0].to[0]"]),
+    ],
+)
+def test_a_mistake_is_not_told_a_second_time_as_something_else(document: object, named: list[str]) -> None:
+    with pytest.raises(InvalidDocument) as refused:
+        parse_document(document)
+    assert [line.partition(":")[0] for line in str(refused.value).splitlines()] == named
 
 
 def test_all_mistakes_are_named_at_once() -> None:
