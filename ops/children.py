@@ -156,6 +156,10 @@ class Child:
         while chunk := await stdout.read(1 << 16):
             _append(self.plan.log, chunk)
 
+    async def ended(self) -> int:
+        """Wait for the end of the present process: its exit code, negative for a signal. Not beside `supervise`."""
+        return await self._running().wait()
+
     async def supervise(self) -> None:
         """Keep it running: say loudly when it ends unasked, and start it again, waiting longer each time."""
         backoff_s = BACKOFF_FIRST_S

@@ -18,6 +18,7 @@ from ops.cli import (
     audit,
     bench,
     channel,
+    chaos,
     conversation,
     demo,
     doctor,
@@ -68,7 +69,7 @@ def main(
     """Conversations between people and agents, as an ordered log: each turn answered by exactly one agent process."""
 
 
-for module in (up, demo, worker, gateway, projector, send, doctor):
+for module in (up, demo, worker, gateway, projector, send, doctor, chaos):
     module.register(app)
 for noun in (channel, conversation, member, lease, topic, transaction, key, audit, bench, schema):
     app.add_typer(noun.app)

@@ -1,0 +1,91 @@
+"""`turnlog chaos`: faults on a stack of its own, and the proof that nothing was lost, doubled or seen of a zombie."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops.chaos.schedule import Nemesis
+from ops.cli.common import Output, OutputOption, emit, progress, translated_failures
+from ops.cli.errors import NEGATIVE
+
+if TYPE_CHECKING:
+    from ops.chaos.run import Report
+
+SEEDS = 1 << 31
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("chaos", rich_help_panel="Run")(chaos)
+
+
+def chaos(
+    minutes: Annotated[
+        float,
+        typer.Option("--minutes", min=0.1, help="For so long faults begin; start, healing and proof come on top."),
+    ] = 2.0,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="The same seed makes the same schedule. Without it: a new one.")
+    ] = None,
+    nemesis: Annotated[
+        list[Nemesis] | None,
+        typer.Option("--nemesis", help="Only this kind of fault; may be given again. All of them."),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="New folder that keeps all of it. Without it: removed if clean.")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Kill, stop, cut off and overload everything, and prove that every promise held.
+
+    A stack of its own (Kafka, PostgreSQL, 2 workers, 2 gateways, 4 agents, and people who talk all the while) is put
+    through a schedule of faults that follows from the seed. When the last one is undone, every turn must be answered
+    within a stated time; then `audit verify` reads the log, and what each client saw at its socket is compared with it.
+
+    Exit code 0: clean. 1: something promised is broken; it says what, where the data is, and how to run it again.
+
+    Examples:
+
+      turnlog chaos --minutes 10
+
+      turnlog chaos --seed 7 --nemesis broker-kill --nemesis stop-worker -o json
+    """
+    from ops.chaos.run import Plan, run
+
+    plan = Plan(
+        seed=secrets.randbelow(SEEDS) if seed is None else seed,
+        minutes=minutes,
+        nemeses=tuple(nemesis or ()),
+        data=data,
+    )
+    with translated_failures():
+        report = asyncio.run(run(plan, progress))
+    if output is Output.TABLE:
+        typer.echo(told(report))
+    else:
+        emit(report.document())
+    raise typer.Exit(0 if report.ok else NEGATIVE)
+
+
+def told(report: Report) -> str:
+    """The report for people."""
+    counts = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in report.counts.items())
+    faults = ", ".join(f"{number} {kind}" for kind, number in sorted(report.faults.items()))
+    lines = [
+        f"seed {report.plan.seed}, {report.plan.minutes:g} min: {sum(report.faults.values())} faults ({faults})",
+        counts,
+    ]
+    lines += [f"{name} ended by itself: {', '.join(ends)}" for name, ends in report.unasked.items()]
+    if report.ok:
+        return "\n".join([*lines, f"clean: every promise held; settled {report.settled_s} s after the last fault"])
+    lines += [f"VIOLATION: {each}" for each in report.violations]
+    lines.append(
+        f"NOT clean: {len(report.violations)} violations. The data and all logs are in {report.data}; its servers "
+        f"start with `turnlog up --workers 0 --projectors 0 --data {report.data}`. Again: {report.plan.command}"
+    )
+    return "\n".join(lines)
