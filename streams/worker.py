@@ -4,6 +4,7 @@
      ├── Health      /metrics, /healthz, /readyz on a thread of its own
      ├── Heart       renews leases on a thread of its own, as long as this loop makes progress
      ├── Watch       looks for topics whose last stable offset stays behind their end
+     ├── Reach       knows whether this worker reaches Kafka
      └── Balancer    claims this worker's share of the partitions, hands surplus back
           └── Sequencer …   one a partition
 
@@ -22,26 +23,27 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
+from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from mode import Service
 
 from streams.fence.checkpoint import PostgresCheckpoints
-from streams.fence.clock import monotonic_s
 from streams.fence.heartbeat import Heartbeat
 from streams.fence.lease import PostgresLeases
 from streams.fence.migrate import verify as verify_tables
-from streams.fence.port import FenceUnavailable, HeldBy, Lease
+from streams.fence.port import FenceUnavailable, Lease
 from streams.logs import configure_logs
-from streams.runtime.balance import View, moves
+from streams.runtime.balancer import Balancer
 from streams.runtime.commit import DeadLetters
 from streams.runtime.health import HealthServer
-from streams.runtime.kafka import KafkaEnds, KafkaUnavailable, Stability, closed
+from streams.runtime.kafka import KafkaEnds, Stability, closed
 from streams.runtime.kafka_clients import KafkaIntake, KafkaJournalProducer, KafkaJournalReader, KafkaOutbox
 from streams.runtime.kafka_transactions import KafkaTransactions
 from streams.runtime.metrics import WorkerMetrics
-from streams.runtime.partition import PartitionState, Sequencer
+from streams.runtime.partition import PartitionState
 from streams.runtime.ports import Limits, Ports
 from streams.runtime.registry import open_codec
+from streams.runtime.watch import Reach, Watch
 from streams.settings import Settings
 from streams.topics import Topics
 from streams.topics import verify as verify_topics
@@ -50,15 +52,10 @@ log = structlog.get_logger(__name__)
 
 OnReady = Callable[[Mapping[str, Any]], None]
 
-# How often the lease table is looked at: with the claim itself it is most of a takeover's time.
-BALANCE_EVERY_S = 0.25
 # The heartbeat wants to see this loop move; several steps fit into its shortest period.
 PROGRESS_EVERY_S = 0.1
 # A partition whose clock stands still for so long, whatever the reason, makes the worker not ready.
 NOT_RUNNING_MAX_S = 30.0
-WATCH_EVERY_S = 5.0
-# A transaction of ours is open for milliseconds, and ended by the broker after `transaction_timeout_ms` at the latest.
-UNSTABLE_MAX_S = 30.0
 # Of the drain budget, what is left for the process itself after its partitions have drained.
 STOP_MARGIN_S = 1.0
 # Python's collector looks at young objects each 700 allocations by default, which is twice a batch record; what a batch
@@ -94,120 +91,6 @@ class Heart(Service):
 
     async def on_stop(self) -> None:
         await self.heartbeat.stop()
-
-
-class Watch(Service):
-    """Measures how long each topic's last stable offset has been behind its end: an open transaction stalls readers.
-
-    One that stands in the journal for long is reported by name: nobody but the partition's worker should write there.
-    """
-
-    mundane_level = "debug"
-
-    def __init__(
-        self,
-        stability: Stability,
-        transactions: Mapping[str, KafkaTransactions],
-        metrics: WorkerMetrics,
-        held: Callable[[], list[int]],
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self._stability = stability
-        self._transactions = transactions
-        self._metrics = metrics
-        self._held = held
-
-    @Service.task
-    async def _look(self) -> None:
-        while not self.should_stop:
-            await asyncio.sleep(WATCH_EVERY_S)
-            for (topic, partition), seconds in (await self._stability.behind(self._held())).items():
-                self._metrics.unstable.labels(topic, str(partition)).set(seconds)
-                if seconds > UNSTABLE_MAX_S:
-                    await self._report(topic, partition, seconds)
-
-    async def _report(self, topic: str, partition: int, seconds: float) -> None:
-        try:
-            found = await self._transactions[topic].unfinished(partition)
-        except KafkaUnavailable as error:
-            log.info("cannot look at open transactions", topic=topic, partition=partition, error=str(error))
-            return
-        log.error(
-            "an open transaction holds readers back: see `turnlog transaction list`",
-            topic=topic,
-            partition=partition,
-            for_s=round(seconds),
-            open=[str(one) for one in found],
-        )
-
-
-class Balancer(Service):
-    """Keeps this worker's share of the partitions running."""
-
-    mundane_level = "debug"
-
-    def __init__(self, ports: Ports, *, drain_s: float, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.sequencers: dict[int, Sequencer] = {}
-        self.settled = asyncio.Event()
-        """Set once the first claims of this worker run, or could not be made."""
-        self._ports = ports
-        self._drain_s = drain_s
-        self._leaving: dict[int, asyncio.Future[None]] = {}
-        self._looked = False
-
-    def lost(self, lease: Lease, why: str) -> None:
-        """The heartbeat's message."""
-        sequencer = self.sequencers.get(lease.partition)
-        if sequencer is not None:
-            sequencer.lose(lease, why)
-
-    @Service.task
-    async def _balance(self) -> None:
-        while not self.should_stop:
-            try:
-                await self._step()
-            except FenceUnavailable as error:
-                log.warning("cannot look at the lease table", error=str(error))
-            await self.sleep(BALANCE_EVERY_S)
-
-    async def _step(self) -> None:
-        for partition, sequencer in list(self.sequencers.items()):
-            if sequencer.over and partition not in self._leaving:
-                await self._forget(partition)
-        leases = self._ports.leases
-        workers, table = await leases.workers(), await leases.table()
-        mine, leaving = frozenset(self.sequencers), frozenset(self._leaving)
-        plan = moves(View(self._ports.worker, mine, leaving, workers, table, self._ports.partitions))
-        for partition in plan.hand_back:
-            log.info("handing back", partition=partition)
-            self._leaving[partition] = self.add_future(self._forget(partition))
-        await asyncio.gather(*map(self._claim, plan.claim))
-        self._looked = True
-        self._ports.metrics.leases.set(len(self.sequencers))
-        if all(sequencer.phase is not PartitionState.OPENING for sequencer in self.sequencers.values()):
-            self.settled.set()
-
-    async def _claim(self, partition: int) -> None:
-        asked_at = monotonic_s()
-        claimed = await self._ports.leases.claim(partition)
-        if isinstance(claimed, HeldBy) or self.should_stop:
-            return
-        self._ports.keeper.watch(claimed, asked_at)
-        sequencer = Sequencer(claimed, self._ports, drain_s=self._drain_s, beacon=self.beacon)
-        self.sequencers[partition] = sequencer
-        await self.add_runtime_dependency(sequencer)
-
-    async def _forget(self, partition: int) -> None:
-        await self.remove_dependency(self.sequencers[partition])
-        del self.sequencers[partition]
-        self._leaving.pop(partition, None)
-
-    async def on_stop(self) -> None:
-        """All partitions drain at the same time; mode by itself would stop them one after the other."""
-        stops = [sequencer.stop() for sequencer in list(self.sequencers.values())]
-        await asyncio.gather(*stops, *self._leaving.values())
 
 
 class Worker(Service):
@@ -256,7 +139,13 @@ class Worker(Service):
             metrics=metrics,
         )
         drain_s = max(settings.drain_budget_ms / 1000 - STOP_MARGIN_S, 0.0)
-        self.balancer = Balancer(ports, drain_s=drain_s, beacon=self.beacon)
+        written = [
+            TopicPartition(topic, number)
+            for topic in (topics.membership, topics.conversations)
+            for number in range(partitions)
+        ]
+        self._reach = Reach(KafkaEnds(settings.kafka, limit_s), written, limit_s=limit_s, beacon=self.beacon)
+        self.balancer = Balancer(ports, lambda: self._reach.cut_off_s, drain_s=drain_s, beacon=self.beacon)
         self._health = HealthServer(metrics.registry, healthy=self._healthy, ready=self._ready)
         stability = Stability(self._ends, watched)
         self._watch = Watch(
@@ -264,7 +153,7 @@ class Worker(Service):
         )
 
     def on_init_dependencies(self) -> list[Service]:
-        return [self._heart, self._watch, self.balancer]
+        return [self._heart, self._watch, self._reach, self.balancer]
 
     async def on_start(self) -> None:
         """The advisory lock and the worker's row come before anything can be claimed."""
@@ -304,7 +193,12 @@ class Worker(Service):
             shown[str(partition)] = {"state": phase, "for_s": round(since, 1), "reason": sequencer.reason}
             silent = now - sequencer.ticked_at > NOT_RUNNING_MAX_S
             good = good and not silent and phase is not PartitionState.STOPPED
-        return good, {"id": self.id, "partitions": shown}
+        dependencies = {
+            name: {"ok": not error, "error": error}
+            for name, error in (("kafka", self._reach.error), ("postgres", self.balancer.error))
+        }
+        good = good and all(dependency["ok"] for dependency in dependencies.values())
+        return good, {"id": self.id, "ready": good, "dependencies": dependencies, "partitions": shown}
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -24,7 +24,7 @@ QUERIES = load_queries("streams.fence")
 # A call of the lease table that has not answered for so long counts as failed; the lease itself lasts longer.
 CALL_LIMIT_S = 3.0
 
-Row = tuple[int, str, int, int]
+Row = tuple[int, str, int, int, bool]
 
 
 def lock_key(worker: str) -> int:
@@ -129,6 +129,22 @@ class PostgresLeases:
 
         await self._session.run(drain)
 
+    async def set_reaching(self, reaches: bool) -> None:
+        """See the port."""
+
+        async def tell(connection: AsyncConnection[Any]) -> None:
+            await connection.execute(QUERIES["set_reaching"], {"worker": self.worker, "reaches": reaches})
+
+        await self._session.run(tell)
+
+    async def set_stopped(self, lease: Lease, why: str) -> None:
+        """See the port."""
+
+        async def mark(connection: AsyncConnection[Any]) -> None:
+            await connection.execute(QUERIES["set_stopped"], self._of(lease, why=why))
+
+        await self._session.run(mark)
+
     async def workers(self) -> Sequence[WorkerRow]:
         """See the port."""
 
@@ -136,7 +152,10 @@ class PostgresLeases:
             cursor = await connection.execute(QUERIES["list_workers"])
             rows = await cursor.fetchall()
             await self._look_for_dead(connection, [row[0] for row in rows])
-            return [WorkerRow(name, live and name not in self._dead, draining) for name, _, live, draining in rows]
+            return [
+                WorkerRow(name, live and name not in self._dead, draining, reaches)
+                for name, live, draining, reaches in rows
+            ]
 
         return await self._session.run(workers)
 
@@ -190,8 +209,9 @@ class PostgresLeases:
         return None if row is None else Lease(partition, Token(row[0], self.worker))
 
     def _held_by(self, row: Row) -> HeldBy:
-        partition, owner, writer_epoch, expires_in_ms = row
-        return HeldBy(partition, owner, writer_epoch, expires_in_ms > 0 and owner not in self._dead, expires_in_ms)
+        partition, owner, writer_epoch, expires_in_ms, stopped = row
+        live = expires_in_ms > 0 and owner not in self._dead
+        return HeldBy(partition, owner, writer_epoch, live, expires_in_ms, stopped)
 
     def _of(self, lease: Lease, **more: Any) -> dict[str, Any]:
         # The row's owner is compared with the lease's own token, not with this object: a lease of another worker is
@@ -225,8 +245,8 @@ class LeaseTable:
         async def rows(connection: AsyncConnection[Any]) -> Sequence[HeldBy]:
             cursor = await connection.execute(QUERIES["list_leases"])
             return [
-                HeldBy(partition, owner, writer_epoch, live=left_ms > 0, expires_in_ms=left_ms)
-                for partition, owner, writer_epoch, left_ms in await cursor.fetchall()
+                HeldBy(partition, owner, writer_epoch, live=left_ms > 0, expires_in_ms=left_ms, stopped=stopped)
+                for partition, owner, writer_epoch, left_ms, stopped in await cursor.fetchall()
             ]
 
         return await self._session.run(rows)

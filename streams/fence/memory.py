@@ -18,6 +18,8 @@ from streams.fence.port import (
     WorkerRow,
 )
 
+HOUR_MS = 3_600_000
+
 
 @dataclass(slots=True)
 class LeaseRow:
@@ -26,6 +28,7 @@ class LeaseRow:
     owner: str
     writer_epoch: int
     expires_at: int
+    stopped: str | None = None
 
 
 @dataclass(slots=True)
@@ -36,6 +39,8 @@ class MemoryStore:
     leases: dict[int, LeaseRow] = field(default_factory=dict)
     workers: dict[str, tuple[int, bool]] = field(default_factory=dict)
     """Per worker: when its row expires, and whether it drains."""
+    reaching: dict[str, int | None] = field(default_factory=dict)
+    """Per worker that ever lost Kafka: since when it reaches it again."""
     sessions: set[str] = field(default_factory=set)
     """Workers whose session lock is held."""
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
@@ -90,7 +95,7 @@ class MemoryLeases:
             row.writer_epoch += 1
         else:
             return self._held_by(partition, row)
-        row.expires_at = now + self._ttl_ms
+        row.expires_at, row.stopped = now + self._ttl_ms, None
         return Lease(partition, Token(row.writer_epoch, self.worker))
 
     async def next_epoch(self, lease: Lease, above: int = 0) -> Lease:
@@ -112,10 +117,29 @@ class MemoryLeases:
         if self.worker in self._store.workers:
             self._store.workers[self.worker] = (self._store.workers[self.worker][0], True)
 
+    async def set_reaching(self, reaches: bool) -> None:
+        self._store.require_reachable()
+        known = self._store.reaching
+        if not reaches:
+            known[self.worker] = None
+        elif known.get(self.worker, 0) is None:
+            known[self.worker] = self._store.now_ms
+
+    async def set_stopped(self, lease: Lease, why: str) -> None:
+        self._store.require_reachable()
+        row = self._store.leases.get(lease.partition)
+        if row is not None and Token(row.writer_epoch, row.owner) == lease.token:
+            row.stopped = why
+
     async def workers(self) -> Sequence[WorkerRow]:
         self._store.require_reachable()
         return [
-            WorkerRow(worker, expires_at > self._store.now_ms and not self._is_dead(worker), draining)
+            WorkerRow(
+                worker,
+                expires_at > self._store.now_ms and not self._is_dead(worker),
+                draining,
+                self._reaches_ms(worker),
+            )
             for worker, (expires_at, draining) in sorted(self._store.workers.items())
         ]
 
@@ -132,6 +156,10 @@ class MemoryLeases:
             )
         return row
 
+    def _reaches_ms(self, worker: str) -> int | None:
+        since = self._store.reaching.get(worker, self._store.now_ms - HOUR_MS)
+        return None if since is None else self._store.now_ms - since
+
     def _is_dead(self, worker: str) -> bool:
         if worker in self._store.sessions:
             self._seen_held.add(worker)
@@ -145,7 +173,8 @@ class MemoryLeases:
 
     def _held_by(self, partition: int, row: LeaseRow) -> HeldBy:
         left = row.expires_at - self._store.now_ms
-        return HeldBy(partition, row.owner, row.writer_epoch, left > 0 and not self._is_dead(row.owner), max(left, 0))
+        live = left > 0 and not self._is_dead(row.owner)
+        return HeldBy(partition, row.owner, row.writer_epoch, live, max(left, 0), row.stopped is not None)
 
 
 class MemoryCheckpoints:

@@ -43,13 +43,15 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 class HeldBy(msgspec.Struct, frozen=True, gc=False):
-    """A row of the lease table as others see it. `live`: not expired, and its worker not seen dead."""
+    """A row of the lease table as others see it. `live`: not expired, and its worker not seen dead. `stopped`: its
+    holder keeps it without running it, until an operator looks."""
 
     partition: int
     worker: str
     writer_epoch: int
     live: bool
     expires_in_ms: int
+    stopped: bool = False
 
 
 class WorkerRow(msgspec.Struct, frozen=True, gc=False):
@@ -58,6 +60,8 @@ class WorkerRow(msgspec.Struct, frozen=True, gc=False):
     worker: str
     live: bool
     draining: bool
+    reaches_kafka_ms: int | None = 3_600_000
+    """For how long it has reached Kafka without a break, counted from an hour before its start; None: it does not."""
 
 
 class Leases(Protocol):
@@ -85,6 +89,13 @@ class Leases(Protocol):
 
     async def set_draining(self) -> None:
         """Mark this worker: it counts for no share from now on."""
+
+    async def set_reaching(self, reaches: bool) -> None:
+        """Tell the others whether this worker reaches Kafka; the time counts from the first such call after one that
+        said no."""
+
+    async def set_stopped(self, lease: Lease, why: str) -> None:
+        """Mark a partition that its holder cannot run, until its lease is claimed anew. Not mine: nothing."""
 
     async def workers(self) -> Sequence[WorkerRow]: ...
 

@@ -29,8 +29,16 @@ DELETE FROM workers WHERE id = %(worker)s;
 -- drain_worker: From now on it counts for no share.
 UPDATE workers SET draining = true WHERE id = %(worker)s;
 
--- list_workers: Every known worker, and whether it renewed in time.
-SELECT id, lock_key, expires_at > clock_timestamp(), draining FROM workers ORDER BY id;
+-- set_reaching: Whether this worker reaches Kafka; said again, it counts from the first time.
+UPDATE workers SET reaches_kafka_since = CASE
+    WHEN %(reaches)s THEN coalesce(reaches_kafka_since, clock_timestamp())
+END
+WHERE id = %(worker)s;
+
+-- list_workers: Every known worker, whether it renewed in time, and for how long it has reached Kafka.
+SELECT id, expires_at > clock_timestamp(), draining,
+    floor(extract(epoch FROM clock_timestamp() - reaches_kafka_since) * 1000)::bigint
+FROM workers ORDER BY id;
 
 -- claim_lease: All four cases in one statement. No row: claim. My live row: extend. An expired row (mine too), or that of
 -- an owner seen dead, at the epoch it was seen dead with: take over, epoch + 1. Else no row comes back and none changed.
@@ -42,20 +50,25 @@ ON CONFLICT (partition) DO UPDATE SET
         WHEN held.owner = excluded.owner AND held.expires_at > clock_timestamp() THEN held.writer_epoch
         ELSE held.writer_epoch + 1
     END,
-    expires_at = clock_timestamp() + %(ttl)s
+    expires_at = clock_timestamp() + %(ttl)s,
+    stopped = NULL
 WHERE held.owner = excluded.owner
    OR held.expires_at <= clock_timestamp()
    OR (held.owner = %(dead_owner)s AND held.writer_epoch = %(dead_epoch)s)
 RETURNING writer_epoch;
 
+-- set_stopped: Its holder keeps the partition without running it.
+UPDATE leases SET stopped = %(why)s
+WHERE partition = %(partition)s AND owner = %(worker)s AND writer_epoch = %(writer_epoch)s;
+
 -- lease_of: Who holds one partition.
 SELECT partition, owner, writer_epoch,
-    greatest(0, ceil(extract(epoch FROM expires_at - clock_timestamp()) * 1000))::bigint
+    greatest(0, ceil(extract(epoch FROM expires_at - clock_timestamp()) * 1000))::bigint, stopped IS NOT NULL
 FROM leases WHERE partition = %(partition)s;
 
 -- list_leases: Who holds what.
 SELECT partition, owner, writer_epoch,
-    greatest(0, ceil(extract(epoch FROM expires_at - clock_timestamp()) * 1000))::bigint
+    greatest(0, ceil(extract(epoch FROM expires_at - clock_timestamp()) * 1000))::bigint, stopped IS NOT NULL
 FROM leases ORDER BY partition;
 
 -- next_epoch: A new epoch for the live holder, above every one that the journal has shown.

@@ -19,7 +19,8 @@
          └──────────┘                                       └──────┘
 
 RELEASED and LOST are final. STOPPED keeps the lease, so that the partition does not wander from worker to worker with
-the same error: it is said loudly, counted, and shown as not ready, until an operator restarts the worker.
+the same error: it is said loudly, marked in the lease table (where it counts for no share), and shown as not ready,
+until an operator restarts the worker.
 """
 
 from __future__ import annotations
@@ -121,13 +122,15 @@ class Sequencer(Service):
         self._leaving.set()
 
     async def on_stop(self) -> None:
-        """Leave, within the drain budget."""
+        """Leave, within the drain budget; what does not manage to is cut off here, and its lease handed back."""
         self.leave()
         try:
             async with asyncio.timeout(self._drain_s):
                 await self._ended.wait()
         except TimeoutError:
             log.warning("partition not drained in time", partition=self.partition, phase=self.phase)
+            # Its task is cancelled next. Whatever it still has under way is fenced by whoever comes after it.
+            await self._hand_back()
 
     @Service.task
     async def _live(self) -> None:
@@ -212,6 +215,10 @@ class Sequencer(Service):
     async def _stop_here(self, problem: Unrecoverable) -> None:
         self._enter(S.STOPPED, str(problem))
         log.error("partition stopped: an operator must look", partition=self.partition, error=str(problem))
+        try:
+            await self._ports.leases.set_stopped(self.lease, str(problem))
+        except FenceUnavailable as error:
+            log.warning("cannot mark the partition as stopped", partition=self.partition, error=str(error))
         await self._leaving.wait()
         await self._hand_back()
         self._enter(S.RELEASED)

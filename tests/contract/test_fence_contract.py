@@ -361,6 +361,34 @@ async def test_a_death_that_one_has_seen_is_known_to_those_who_start_later(store
     assert [(row.worker, row.live) for row in await c.workers()] == [("wk-a", False), ("wk-b", True), ("wk-c", True)]
 
 
+# --------------------------------------------------------------------------------- what workers tell each other
+async def test_a_worker_reaches_kafka_until_it_says_otherwise_and_counts_anew_when_it_does_again(store: Store) -> None:
+    a, b = await opened(store, "wk-a", "wk-b")
+    (of_a, _) = await b.workers()
+    assert of_a.reaches_kafka_ms is not None
+    assert of_a.reaches_kafka_ms >= 3_600_000, "a worker that starts has reached it: it looked at the topics"
+    await a.set_reaching(False)
+    assert [row.reaches_kafka_ms is None for row in await b.workers()] == [True, False]
+    await a.set_reaching(True)
+    store.pass_time(2_000)
+    await a.set_reaching(True)
+    (of_a, _) = await b.workers()
+    assert of_a.reaches_kafka_ms is not None
+    assert of_a.reaches_kafka_ms < 3_600_000
+
+
+async def test_a_stopped_partition_is_marked_until_it_is_claimed_anew(store: Store) -> None:
+    a, b = await opened(store, "wk-a", "wk-b")
+    lease = await claimed(a)
+    await b.set_stopped(Lease(0, Token(1, "wk-b")), "not mine to say")
+    assert [row.stopped for row in await b.table()] == [False]
+    await a.set_stopped(lease, "the journal was cut off")
+    assert [row.stopped for row in await b.table()] == [True]
+    await a.hand_back(lease)
+    await claimed(b)
+    assert [row.stopped for row in await b.table()] == [False]
+
+
 # ------------------------------------------------------------------------------------------ checkpoint fence
 async def test_the_first_take_finds_no_checkpoint(store: Store) -> None:
     checkpoints = store.checkpoints()

@@ -168,6 +168,12 @@ class SimLeases:
     async def set_draining(self) -> None:
         await self._call(self._memory.set_draining)
 
+    async def set_reaching(self, reaches: bool) -> None:
+        await self._call(lambda: self._memory.set_reaching(reaches))
+
+    async def set_stopped(self, lease: Lease, why: str) -> None:
+        await self._call(lambda: self._memory.set_stopped(lease, why))
+
     async def workers(self) -> Sequence[WorkerRow]:
         rows: Sequence[WorkerRow] = await self._call(self._memory.workers)
         return rows

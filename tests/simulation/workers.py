@@ -9,12 +9,12 @@ from typing import Any
 
 from streams.fence.clock import monotonic_s
 from streams.fence.port import FenceUnavailable, Lease
+from streams.runtime.balancer import Balancer
 from streams.runtime.commit import DeadLetters
 from streams.runtime.kafka import KafkaEnds, closed
 from streams.runtime.kafka_clients import KafkaIntake, KafkaJournalProducer, KafkaJournalReader, KafkaOutbox
 from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.ports import Limits, Ports
-from streams.worker import Balancer
 from tests.simulation.clients import SimTransactions
 from tests.simulation.database import SimCheckpoints, SimHeartbeat, SimLeases
 from tests.simulation.loop import Process
@@ -97,7 +97,7 @@ class Worker:
             self.kill()
             return
         ports, outbox, ends = self._ports(heartbeat)
-        self._balancer = Balancer(ports, drain_s=DRAIN_S)
+        self._balancer = Balancer(ports, lambda: 0.0, drain_s=DRAIN_S)
         place.loop.spawn(self.heart, heartbeat.beat())
         moving = asyncio.create_task(self._move())
         await self._balancer.start()

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.fence.port import HeldBy, WorkerRow
-from streams.runtime.balance import View, moves
+from streams.runtime.balance import CUT_OFF_MS, STEADY_MS, Moves, View, moves
 
 
 class Cluster:
@@ -14,12 +14,22 @@ class Cluster:
         self.partitions = partitions
         self.holders = {p: w for p, w in holders.items() if p < partitions and w in workers}
         self.workers = workers
+        self.reaching: dict[str, int | None] = {}
+        self.cut_off_ms = CUT_OFF_MS
+        self.stopped: frozenset[int] = frozenset()
 
     def view(self, me: str, draining: frozenset[str] = frozenset()) -> View:
-        rows = [WorkerRow(name, live=True, draining=name in draining) for name in self.workers]
-        table = [HeldBy(p, w, 1, live=True, expires_in_ms=1) for p, w in sorted(self.holders.items())]
+        rows = [
+            WorkerRow(name, live=True, draining=name in draining, reaches_kafka_ms=self.reaching.get(name, STEADY_MS))
+            for name in self.workers
+        ]
+        table = [
+            HeldBy(p, w, 1, live=True, expires_in_ms=1, stopped=p in self.stopped)
+            for p, w in sorted(self.holders.items())
+        ]
         mine = frozenset(p for p, w in self.holders.items() if w == me)
-        return View(me, mine, frozenset(), rows, table, self.partitions)
+        cut_off_ms = 0 if self.reaching.get(me, STEADY_MS) is not None else self.cut_off_ms
+        return View(me, mine, frozenset(), rows, table, self.partitions, cut_off_ms)
 
     def round(self) -> int:
         moved = 0
@@ -105,3 +115,74 @@ def test_what_is_being_given_up_counts_no_more_and_is_not_claimed_again() -> Non
     view = cluster.view("wk-0")
     plan = moves(View("wk-0", view.mine, frozenset({2, 3}), view.workers, view.table, 4))
     assert plan.claim == plan.hand_back == ()
+
+
+# ---------------------------------------------------------------------------------------------- who reaches Kafka
+def halves() -> Cluster:
+    return Cluster(4, {0: "wk-0", 1: "wk-0", 2: "wk-1", 3: "wk-1"}, NAMES[:2])
+
+
+def test_a_worker_that_is_cut_off_from_kafka_hands_over_to_one_that_is_not() -> None:
+    cluster = halves()
+    cluster.reaching["wk-0"] = None
+    cluster.cut_off_ms = CUT_OFF_MS - 1
+    assert cluster.round() == 0, "the other one may be about to find out the same"
+    cluster.cut_off_ms = CUT_OFF_MS
+    cluster.round()
+    assert set(cluster.holders.values()) == {"wk-1"}
+    assert len(cluster.holders) == 4
+    assert cluster.round() == 0
+
+
+def test_where_nobody_reaches_kafka_nothing_moves_and_neither_when_it_is_back() -> None:
+    cluster = halves()
+    cluster.reaching = {"wk-0": None, "wk-1": None}
+    assert cluster.round() == 0
+    # They find out one after the other.
+    for reached in ({"wk-0": 0}, {"wk-1": 0}, {"wk-0": STEADY_MS}, {"wk-1": STEADY_MS}):
+        cluster.reaching |= reached
+        assert cluster.round() == 0
+
+
+def test_a_worker_that_reaches_kafka_again_gets_its_share_once_it_has_for_long() -> None:
+    cluster = Cluster(4, dict.fromkeys(range(4), "wk-1"), NAMES[:2])
+    cluster.reaching["wk-0"] = STEADY_MS - 1
+    assert cluster.round() == 0
+    cluster.reaching["wk-0"] = STEADY_MS
+    cluster.round()
+    cluster.round()
+    assert cluster.counts() == [2, 2]
+
+
+@given(clusters, st.dictionaries(st.sampled_from(NAMES), st.sampled_from([None, 0, STEADY_MS])))
+def test_wherever_kafka_is_reached_from_moves_end_and_every_partition_goes_to_who_reaches_it(
+    cluster: Cluster, reaching: dict[str, int | None]
+) -> None:
+    cluster.reaching = reaching
+    for _ in range(10):
+        if not cluster.round():
+            break
+    assert cluster.round() == 0
+    steady = [name for name in cluster.workers if reaching.get(name, STEADY_MS) == STEADY_MS]
+    if steady:
+        # Those that reach it again may still hold what they never gave up.
+        assert all(reaching.get(holder, STEADY_MS) is not None for holder in cluster.holders.values())
+        assert len(cluster.holders) == cluster.partitions
+
+
+# --------------------------------------------------------------------------------------- stopped, and lost answers
+def test_a_stopped_partition_counts_for_no_share_and_stays_where_it_is() -> None:
+    cluster = Cluster(6, dict.fromkeys(range(6), "wk-0"), NAMES[:2])
+    cluster.stopped = frozenset({4, 5})
+    cluster.round()
+    cluster.round()
+    holders = [cluster.holders[p] for p in range(4)]
+    assert (holders.count("wk-0"), holders.count("wk-1")) == (2, 2)
+    assert cluster.holders[4] == cluster.holders[5] == "wk-0"
+
+
+def test_a_live_lease_of_its_own_that_nothing_runs_is_taken_up_again() -> None:
+    cluster = halves()
+    view = cluster.view("wk-0")
+    lost = View("wk-0", frozenset({0}), frozenset(), view.workers, view.table, 4)
+    assert moves(lost) == Moves(resume=(1,))

@@ -13,7 +13,7 @@ from streams.core.fold import step
 from streams.core.state import Partition
 from streams.fence.port import HeldBy, Lease
 from streams.runtime import partition as module
-from streams.runtime.kafka import Doubt, KafkaUnavailable
+from streams.runtime.kafka import Doubt, KafkaUnavailable, Polled
 from streams.runtime.partition import FINAL, TRANSITIONS, PartitionState, Sequencer
 from streams.runtime.ports import Ports
 from tests.support.fake_kafka import FakeIntake
@@ -255,3 +255,34 @@ async def test_gauges_of_a_partition_go_with_it() -> None:
     assert value("turnlog_partition_state", {"partition": "0", "state": "running"}) is None
     assert value("turnlog_partition_state", {"partition": "0", "state": "released"}) is None
     assert value("turnlog_lag_records", {"partition": "0", "topic": "turns"}) is None
+
+
+async def test_a_partition_that_does_not_drain_in_time_is_cut_off_and_its_lease_handed_back() -> None:
+    class Stuck(FakeIntake):
+        async def poll(self, limit: int, wait_ms: int, *, membership: bool) -> Polled:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    world = World()
+    ports = replace(world.ports(), new_intake=lambda partition: Stuck(world.kafka, partition))
+    await ports.leases.open()
+    lease = await ports.leases.claim(0)
+    assert isinstance(lease, Lease)
+    running = Sequencer(lease, ports, drain_s=0.05)
+    await running.start()
+    await in_phase(running, S.RUNNING)
+    await running.stop()
+    assert [row.live for row in await ports.leases.table()] == [False], "else it is renewed, and nobody runs it"
+    assert isinstance(ports.keeper, FakeKeeper)
+    assert ports.keeper.forgotten == [0]
+
+
+async def test_a_stopped_partition_is_marked_in_the_lease_table() -> None:
+    world = World()
+    world.kafka.logs[world.kafka.topics.conversations, 0].start = 1
+    async with sequencer(world) as running:
+        await in_phase(running, S.STOPPED)
+        await until(lambda: world.store.leases[0].stopped is not None)
+        assert "journal" in (world.store.leases[0].stopped or "") or "conversations" in (
+            world.store.leases[0].stopped or ""
+        )

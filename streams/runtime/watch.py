@@ -1,0 +1,109 @@
+"""What a worker looks at from aside: transactions that hold readers back, and whether Kafka can be reached at all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+from aiokafka import TopicPartition
+from mode import Service
+
+from streams.runtime.hanging import Transactions
+from streams.runtime.kafka import KafkaEnds, KafkaUnavailable, Stability, closed
+from streams.runtime.metrics import WorkerMetrics
+
+log = structlog.get_logger(__name__)
+
+WATCH_EVERY_S = 5.0
+# A transaction of ours is open for milliseconds, and ended by the broker after `transaction_timeout_ms` at the latest.
+UNSTABLE_MAX_S = 30.0
+REACH_EVERY_S = 1.0
+
+
+class Watch(Service):
+    """Measures how long each topic's last stable offset has been behind its end: an open transaction stalls readers.
+
+    One that stands in the journal for long is reported by name: nobody but the partition's worker should write there.
+    """
+
+    mundane_level = "debug"
+
+    def __init__(
+        self,
+        stability: Stability,
+        transactions: Mapping[str, Transactions],
+        metrics: WorkerMetrics,
+        held: Callable[[], list[int]],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._stability = stability
+        self._transactions = transactions
+        self._metrics = metrics
+        self._held = held
+
+    @Service.task
+    async def _look(self) -> None:
+        while not self.should_stop:
+            await asyncio.sleep(WATCH_EVERY_S)
+            for (topic, partition), seconds in (await self._stability.behind(self._held())).items():
+                self._metrics.unstable.labels(topic, str(partition)).set(seconds)
+                if seconds > UNSTABLE_MAX_S:
+                    await self._report(topic, partition, seconds)
+
+    async def _report(self, topic: str, partition: int, seconds: float) -> None:
+        try:
+            found = await self._transactions[topic].unfinished(partition)
+        except KafkaUnavailable as error:
+            log.info("cannot look at open transactions", topic=topic, partition=partition, error=str(error))
+            return
+        log.error(
+            "an open transaction holds readers back: see `turnlog transaction list`",
+            topic=topic,
+            partition=partition,
+            for_s=round(seconds),
+            open=[str(one) for one in found],
+        )
+
+
+class Reach(Service):
+    """Whether this worker reaches Kafka: it asks for the ends of every partition, and with it every leader.
+
+    Once it has had no answer for so long, its partitions are better off elsewhere; `balance` decides that.
+    """
+
+    mundane_level = "debug"
+
+    def __init__(self, ends: KafkaEnds, names: Sequence[TopicPartition], *, limit_s: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.error = ""
+        """Why the last question was not answered; empty: it was."""
+        self._ends = ends
+        self._names = names
+        # One question may meet a pause of the broker; the next one, asked at once, would then be answered.
+        self._silence_max_s = limit_s * 1.5
+        self._answered_at = time.monotonic()
+
+    @property
+    def cut_off_s(self) -> float:
+        """For how long it has been known that Kafka does not answer; 0: it does."""
+        return max(0.0, time.monotonic() - self._answered_at - self._silence_max_s)
+
+    @Service.task
+    async def _ask(self) -> None:
+        while not self.should_stop:
+            try:
+                await self._ends.stable(self._names)
+            except KafkaUnavailable as error:
+                self.error = str(error)
+                # A client that failed may go on with what it knew of the cluster; a new one asks anew.
+                await closed(self._ends)
+            else:
+                self._answered_at, self.error = time.monotonic(), ""
+            await self.sleep(REACH_EVERY_S)
+
+    async def on_stop(self) -> None:
+        await closed(self._ends)
