@@ -186,11 +186,18 @@ class TestAdoption:
         assert (moved.to_member, moved.adopted) == ("a2", True)
 
     def test_one_that_does_not_drain_comes_first(self) -> None:
-        world = self.reconnected()
-        world.join("a3", gateway="gw-4", watermarks={"c": 1})
-        moved = world.leave("a")[-1]
-        assert isinstance(moved, RunMoved)
-        assert (moved.to_member, moved.adopted) == ("a3", True)
+        world = World()
+        world.join("a", settle=True)
+        names = [f"c{number}" for number in range(20)]
+        for name in names:
+            world.open(name)
+            world.say(id_=name)
+        for number, member in enumerate(("a2", "a3"), 2):
+            world.join(member, gateway=f"gw-{number}", watermarks=dict.fromkeys(names, 1))
+        world.drain("a2")
+        moved = [event for event in world.leave("a") if isinstance(event, RunMoved)]
+        assert len(moved) == 20
+        assert {(event.to_member, event.adopted) for event in moved} == {("a3", True)}
 
     def test_what_it_does_nothing_about_is_given_to_another(self) -> None:
         world = self.reconnected()
@@ -211,6 +218,22 @@ def test_who_answered_the_last_turn_may_go_on_speaking_until_another_got_one() -
     [refused] = world.send(owner)
     assert isinstance(refused, Refused)
     assert refused.reason is RefusedReason.FENCED
+
+
+def test_who_lost_it_to_a_newcomer_may_not_go_on_speaking() -> None:
+    world = World()
+    world.join("a", settle=True)
+    names = [f"c{number}" for number in range(20)]
+    for name in names:
+        world.open(name)
+        world.say(id_=name)
+        world.send("a", id_=name, delivered=1)
+    world.join("b", gateway="gw-2", settle=True)
+    won = [name for name in names if owner_of(world.state, GROUP, name, world.at) == "b"]
+    assert won
+    for name in won:
+        [refused] = world.send("a", id_=name)
+        assert isinstance(refused, Refused)
 
 
 def test_it_survives_a_restart_and_a_replay() -> None:
