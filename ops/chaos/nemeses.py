@@ -184,6 +184,21 @@ class Nemeses:
                     worker.revive()
             await asyncio.to_thread(self._backups.make)
 
+    async def disk_fills(self, fault: Fault) -> None:
+        """Nothing can be written any more under broker and database; later there is room again, and both start anew."""
+        disk, servers = self._place.disk, self._place.servers
+        if disk is None:
+            self.unmet.append(f"{fault.what}: no disk can be mounted here (root on Linux can)")
+            return
+        async with self._servers:
+            await asyncio.to_thread(disk.fill)
+            try:
+                await asyncio.sleep(fault.for_s)
+            finally:
+                disk.free()
+            await asyncio.to_thread(servers.restart_kafka)
+            await asyncio.to_thread(servers.restart_postgres)
+
     # ----------------------------------------------------------------------------------------------- the network
     async def kafka_cut(self, fault: Fault) -> None:
         """Nothing passes between one process and Kafka, one way or both; then all that waited does."""
@@ -325,4 +340,5 @@ DEEDS: Final[Mapping[Nemesis, Callable[[Nemeses, Fault], Awaitable[None]]]] = {
     Nemesis.CLOCK_BEHIND: N.wrong_clock,
     Nemesis.INTAKE_AGAIN: N.intake_again,
     Nemesis.READER_STOPS: N.reader_stops,
+    Nemesis.DISK_FULL: N.disk_fills,
 }

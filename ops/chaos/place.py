@@ -17,6 +17,7 @@ from typing import Final
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ops import embedded
+from ops.chaos.disk import SmallDisk, mounted
 from ops.chaos.processes import Process
 from ops.chaos.proxy import KafkaProxy, TcpProxy
 from ops.chaos.proxy import running as proxies_running
@@ -70,6 +71,8 @@ class Place:
     settings: Settings
     channels: Sequence[ReadyChannel]
     data: Path
+    disk: SmallDisk | None
+    """None: there is none, or none could be had."""
     notify: Notify
     for_workers: Mapping[str, str]
     workers: list[Process] = field(default_factory=list)
@@ -145,20 +148,25 @@ class Place:
 
 
 @asynccontextmanager
-async def opened(data: Path, notify: Notify, for_workers: Mapping[str, str]) -> AsyncIterator[Place]:
+async def opened(
+    data: Path, notify: Notify, for_workers: Mapping[str, str], *, small_disk: bool
+) -> AsyncIterator[Place]:
     """The place, every process ready, for as long as the block runs. `data`: where all of it is kept; `for_workers`:
-    variables that workers get on top.
+    variables that workers get on top; `small_disk`: the servers' data lies on one that can be filled.
 
     Raises what `ops.stack.running` raises.
     """
     for folder in ("logs", "seen", "orders"):
         (data / folder).mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as undo:
-        servers = await asyncio.to_thread(embedded.start, data, progress=notify)
+        # Apart from what this process and the others write: it may get a small disk of its own.
+        stack = data / "stack"
+        disk = await undo.enter_async_context(mounted(stack)) if small_disk else None
+        servers = await asyncio.to_thread(embedded.start, stack, progress=notify)
         undo.push_async_callback(asyncio.to_thread, servers.stop)
         settings = load_settings(kafka=servers.kafka, postgres=servers.postgres)
-        channels = await provide(settings, PARTITIONS, data / "secrets.json")
-        place = Place(servers, settings, channels, data, notify, for_workers)
+        channels = await provide(settings, PARTITIONS, stack / "secrets.json")
+        place = Place(servers, settings, channels, data, disk, notify, for_workers)
         host, _, port = settings.kafka.rpartition(":")
         database = conninfo_to_dict(settings.postgres)
         for name in Target.SERVER.value:

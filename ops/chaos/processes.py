@@ -80,7 +80,7 @@ class Process:
             try:
                 await child.start(START_WITHIN_S)
             except ChildFailed as failure:
-                self._put_down(f"did not start: {failure}" if self._blamed is None and self._wanted.is_set() else None)
+                self._put_down(f"did not start: {failure}" if self._is_asked_for() else None)
                 await asyncio.sleep(AGAIN_S)
                 continue
             self.starts += 1
@@ -88,7 +88,10 @@ class Process:
             self.ready.set()
             code = await child.ended()
             self.ready.clear()
-            self._put_down(None if self._blamed is not None or not self._wanted.is_set() else f"ended with {code}")
+            self._put_down(f"ended with {code}" if self._is_asked_for() else None)
+
+    def _is_asked_for(self) -> bool:
+        return self._blamed is None and self._wanted.is_set()
 
     def _put_down(self, unasked: str | None) -> None:
         self._blamed = None

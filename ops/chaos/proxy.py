@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -75,7 +76,7 @@ class Link:
         for task in self.tasks:
             task.cancel()
         for writer in (self.client_writer, self.server_writer):
-            writer.transport.abort()
+            _reset(writer)
 
 
 class TcpProxy:
@@ -126,7 +127,7 @@ class TcpProxy:
         try:
             link.server_reader, link.server_writer = await asyncio.open_connection(*self._target)
         except OSError:
-            writer.transport.abort()
+            _reset(writer)
             return
         self._links.add(link)
         link.tasks = [
@@ -217,6 +218,13 @@ class KafkaProxy(TcpProxy):
                 waiting.happened.set()
                 return waiting
         return None
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    connection: socket.socket | None = writer.get_extra_info("socket")
+    if connection is not None and connection.fileno() >= 0:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:

@@ -131,7 +131,8 @@ async def run(plan: Plan, notify: Notify) -> Report:
     clock = _Clock(notify)
     clock.say(f"seed {plan.seed}: {len(plan.faults)} faults within {plan.minutes:g} min; again: {plan.command}")
     report = Report(plan, data=data)
-    async with opened(data, clock.say, plan.environment) as place:
+    small_disk = any(fault.nemesis is Nemesis.DISK_FULL for fault in plan.faults)
+    async with opened(data, clock.say, plan.environment, small_disk=small_disk) as place:
         async with _crowd(place, plan.seed) as crowd:
             backups = Backups(place.settings.postgres)
             await asyncio.to_thread(backups.make)

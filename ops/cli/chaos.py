@@ -86,6 +86,6 @@ def told(report: Report) -> str:
     lines += [f"VIOLATION: {each}" for each in report.violations]
     lines.append(
         f"NOT clean: {len(report.violations)} violations. The data and all logs are in {report.data}; its servers "
-        f"start with `turnlog up --workers 0 --projectors 0 --data {report.data}`. Again: {report.plan.command}"
+        f"start with `turnlog up --workers 0 --projectors 0 --data {report.data}/stack`. Again: {report.plan.command}"
     )
     return "\n".join(lines)
