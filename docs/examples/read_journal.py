@@ -5,7 +5,8 @@
 
 It reads every committed record once, up to the end as it was at the start, and checks what a reader may rely on: `lsn`
 is 1, 2, 3, … along each partition, and `seq` is 1, 2, 3, … along each conversation (0: not numbered). With --print it
-prints each event as a line of JSON. The last line is the verdict; the exit code is 0, or 1 when something is missing.
+prints each event as a line of JSON. The last line is the verdict; the exit code is 0, 1 when something is missing, or 2
+when the journal could not be read. Without --kafka, TURNLOG_KAFKA names the broker, as `turnlog up` prints it.
 
 Give --schema once for each version that wrote into the topic: `schemas/history/journal/` has them all.
 """
@@ -16,18 +17,24 @@ import argparse
 import asyncio
 import io
 import json
+import os
 import pathlib
 import sys
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaConnectionError
 from fastavro import parse_schema, schemaless_reader
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 # Avro's single-object encoding: two bytes of marker, eight of the schema's fingerprint, then the record.
 MARKER = b"\xc3\x01"
 HEADER_BYTES = 10
+
+
+class CouldNotRead(Exception):
+    """There is nothing to judge; the message says why."""
 
 
 def load_schemas(files: list[str]) -> dict[bytes, Any]:
@@ -44,7 +51,9 @@ def decode(value: bytes, schemas: dict[bytes, Any]) -> dict[str, Any]:
     """One journal record as a dictionary; `event` is the pair of its type and its fields."""
     schema = schemas.get(value[:HEADER_BYTES])
     if schema is None:
-        raise SystemExit(f"a record was written with a schema that was not given: header {value[:HEADER_BYTES].hex()}")
+        raise CouldNotRead(
+            f"a record was written with a schema that was not given: header {value[:HEADER_BYTES].hex()}"
+        )
     entry: Any = schemaless_reader(io.BytesIO(value[HEADER_BYTES:]), schema, return_record_name=True)
     name, fields = entry["event"]
     entry["event"] = (name.removeprefix("turnlog.v1."), fields)
@@ -77,13 +86,15 @@ class Checker:
 async def partitions_of(kafka: str, topic: str) -> list[TopicPartition]:
     """Every partition of `topic`."""
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
-    await admin.start()
     try:
+        await admin.start()
         [described] = await admin.describe_topics([topic])
+    except KafkaConnectionError:
+        raise CouldNotRead(f"no Kafka answers at {kafka}: --kafka or TURNLOG_KAFKA names another") from None
     finally:
         await admin.close()
     if not described["partitions"]:
-        raise SystemExit(f"there is no topic {topic} on {kafka}")
+        raise CouldNotRead(f"there is no topic {topic} on {kafka}: --topic names another")
     return [TopicPartition(topic, number) for number in range(len(described["partitions"]))]
 
 
@@ -118,13 +129,18 @@ async def read(kafka: str, topic: str, schemas: dict[bytes, Any], show: bool) ->
 def main() -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--kafka", default="localhost:9092", help="bootstrap address")
+    kafka = os.environ.get("TURNLOG_KAFKA", "localhost:9092")
+    parser.add_argument("--kafka", default=kafka, help="bootstrap address; else TURNLOG_KAFKA, else localhost:9092")
     parser.add_argument("--topic", default="conversations", help="with the deployment's namespace, if it has one")
     parser.add_argument("--schema", action="append", help="journal schema, .avsc; may be given several times")
     parser.add_argument("--print", action="store_true", help="print each event as a line of JSON")
     given = parser.parse_args()
-    schemas = load_schemas(given.schema or ["schemas/avro/journal.avsc"])
-    checker = asyncio.run(read(given.kafka, given.topic, schemas, given.print))
+    try:
+        schemas = load_schemas(given.schema or ["schemas/avro/journal.avsc"])
+        checker = asyncio.run(read(given.kafka, given.topic, schemas, given.print))
+    except (CouldNotRead, FileNotFoundError) as error:
+        print(error, file=sys.stderr)
+        return 2
     verdict = {
         "ok": not checker.problems,
         "events": checker.events,

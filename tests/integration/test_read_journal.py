@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -49,14 +50,19 @@ async def write(stack: EmbeddedStack, topic: str, batches: list[list[Entry]], ab
         await producer.stop()
 
 
-async def run_example(stack: EmbeddedStack, topic: str, *more: str) -> tuple[int | None, list[Any], str]:
+async def run_example(
+    stack: EmbeddedStack, topic: str, *more: str, environment: dict[str, str] | None = None
+) -> tuple[int | None, list[Any], str]:
+    """`environment` names the broker instead of `--kafka`, when it is given."""
+    named = () if environment is not None else ("--kafka", stack.kafka)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-I",  # isolated: nothing of this repository can be imported
         str(ROOT / "docs/examples/read_journal.py"),
-        *("--kafka", stack.kafka, "--topic", topic, "--schema", str(ROOT / "schemas/avro/journal.avsc"), *more),
+        *(*named, "--topic", topic, "--schema", str(ROOT / "schemas/avro/journal.avsc"), *more),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **(environment or {})},
     )
     out, err = await process.communicate()
     return process.returncode, [json.loads(line) for line in out.splitlines()], err.decode()
@@ -103,5 +109,19 @@ async def test_what_is_missing_is_named(stack: EmbeddedStack, topic: str) -> Non
 
 async def test_a_topic_that_is_not_there_is_named(stack: EmbeddedStack, fresh_namespace: str) -> None:
     code, _, errors = await run_example(stack, f"{fresh_namespace}.nowhere")
-    assert code == 1
+    assert code == 2
     assert f"there is no topic {fresh_namespace}.nowhere" in errors
+
+
+async def test_the_broker_is_the_one_that_the_environment_names(stack: EmbeddedStack, topic: str) -> None:
+    code, [verdict], errors = await run_example(stack, topic, environment={"TURNLOG_KAFKA": stack.kafka})
+    assert (code, errors) == (0, "")
+    assert verdict["events"] == 0
+
+
+async def test_a_broker_that_is_not_there_is_named_with_the_way_out(stack: EmbeddedStack, topic: str) -> None:
+    code, _, errors = await run_example(stack, topic, environment={"TURNLOG_KAFKA": "127.0.0.1:1"})
+    assert code == 2
+    assert "Traceback" not in errors
+    assert "no Kafka answers at 127.0.0.1:1" in errors
+    assert "--kafka" in errors
