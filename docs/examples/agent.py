@@ -1,11 +1,12 @@
-"""The tutorial's agent: ten lines, any number of processes."""
+"""The tutorial's agent: twenty lines, any number of processes."""
 
 import asyncio
 import os
+import sys
 
 from turnlog import Agent
 
-agent = Agent("http://127.0.0.1:8080", channel_secret=os.environ["AGENTS_SECRET"], group="support")
+agent = Agent(os.environ["TURNLOG_GATEWAY"], channel_secret=os.environ["AGENTS_SECRET"], group="support")
 
 
 @agent.on_turn
@@ -15,4 +16,8 @@ async def answer(turn):
         await asyncio.sleep(0.3)
 
 
-asyncio.run(agent.run())
+def connected():
+    print(f"process {os.getpid()} is connected", file=sys.stderr)
+
+
+asyncio.run(agent.run(on_ready=connected))
