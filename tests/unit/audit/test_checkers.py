@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 import pytest
@@ -462,12 +462,13 @@ def conversation_row(journal: Journal) -> dict[str, object]:
 
 
 @pytest.fixture
-def replayed() -> tuple[Journal, Replay]:
+def replayed() -> Iterator[tuple[Journal, Replay]]:
     journal = answered()
     journal.batch(3, 4, 5)
     replay = Replay(0)
     assert not found(replay, journal.entries)
-    return journal, replay
+    yield journal, replay
+    replay.close()
 
 
 def test_10_a_checkpoint_that_is_a_replay_to_its_lsn_holds(replayed: tuple[Journal, Replay]) -> None:
