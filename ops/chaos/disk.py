@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import errno
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 SIZE_MB: Final = 1024
 """Kafka and PostgreSQL use some 200 MB in a run of ten minutes."""
 BALLAST: Final = "ballast"
+MEGABYTE, PAGE = 1 << 20, 1 << 12
 
 
 class SmallDisk:
@@ -24,13 +25,24 @@ class SmallDisk:
 
     def fill(self) -> None:
         """Leave nothing free, for anybody."""
-        with self._ballast.open("wb") as file:
-            free = os.statvfs(self._ballast).f_bavail * os.statvfs(self._ballast).f_frsize
-            os.posix_fallocate(file.fileno(), 0, free)
+        with self._ballast.open("wb", buffering=0) as file:
+            for size in (MEGABYTE, PAGE):
+                while _written(file, bytes(size)):
+                    pass
 
     def free(self) -> None:
         """As before."""
         self._ballast.unlink(missing_ok=True)
+
+
+def _written(file: IO[bytes], data: bytes) -> bool:
+    """Whether there was room."""
+    try:
+        return file.write(data) == len(data)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return False
+        raise
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ class Guard(StrEnum):
     DEDUPE = "dedupe"
     """A person's key is stored once."""
     RUN_TOKEN = "run-token"  # noqa: S105 -- not a secret: (run, member, run epoch)
-    """A frame is stored only from who holds its run."""
+    """A frame is stored only from a member that is there, and that holds its run."""
     FENCE = "fence"
     """One transactional id a partition, and no write without a lease."""
 
@@ -40,14 +40,23 @@ def _without_dedupe() -> None:
 
 def _without_run_token() -> None:
     """Whoever sends a frame of an open run, it is stored as its holder's."""
-    from streams.core import frames  # noqa: PLC0415
+    from streams.core import fold, frames  # noqa: PLC0415
+    from streams.core.commands import CommitFrame  # noqa: PLC0415
 
-    committed = frames._committed
+    committed, decide = frames._committed, frames.decide_frame
 
     def as_the_holders(conversation: Any, command: Any, run: Any, key: Any, seq: int) -> Any:
         event = committed(conversation, command, run, key, seq)
         return event if run is None or run.member is None else msgspec.structs.replace(event, member=run.member)
 
+    def from_anybody(state: Any, command: Any) -> Any:
+        """Who is gone is taken for somebody of the group that is there."""
+        roster = state.groups.get(command.group)
+        if command.member not in state.members and roster is not None and roster.members:
+            command = msgspec.structs.replace(command, member=min(roster.members))
+        return decide(state, command)
+
+    fold._DECIDERS[CommitFrame] = from_anybody
     vars(frames).update(_committed=as_the_holders, _holds=lambda _command, run: run.member is not None)
 
 

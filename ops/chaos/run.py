@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -23,8 +23,9 @@ import httpx
 
 from ops.audit.verify import Scope, verify_cluster
 from ops.audit.violations import Verdict
-from ops.chaos import seen
+from ops.chaos import guards, seen
 from ops.chaos.backups import Backups
+from ops.chaos.guards import Guard
 from ops.chaos.nemeses import Nemeses
 from ops.chaos.notes import Notebook, notes
 from ops.chaos.people import REQUEST_S, Person
@@ -56,8 +57,8 @@ class Plan:
     minutes: float
     nemeses: Sequence[Nemesis] = ()
     data: Path | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """On top for workers: the control takes a guard out this way."""
+    without: Guard | None = None
+    """The control: workers run without this guard, and something must be found."""
 
     @property
     def faults(self) -> Sequence[Fault]:
@@ -68,7 +69,9 @@ class Plan:
     def command(self) -> str:
         """What repeats it."""
         chosen = chain.from_iterable(("--nemesis", str(each)) for each in self.nemeses)
-        return shlex.join(["turnlog", "chaos", "--seed", str(self.seed), "--minutes", f"{self.minutes:g}", *chosen])
+        control = [] if self.without is None else ["--without", str(self.without)]
+        begin = ["turnlog", "chaos", "--seed", str(self.seed), "--minutes", f"{self.minutes:g}"]
+        return shlex.join([*begin, *chosen, *control])
 
 
 @dataclass(slots=True)
@@ -131,8 +134,9 @@ async def run(plan: Plan, notify: Notify) -> Report:
     clock = _Clock(notify)
     clock.say(f"seed {plan.seed}: {len(plan.faults)} faults within {plan.minutes:g} min; again: {plan.command}")
     report = Report(plan, data=data)
+    for_workers = {} if plan.without is None else {guards.VARIABLE: str(plan.without)}
     small_disk = any(fault.nemesis is Nemesis.DISK_FULL for fault in plan.faults)
-    async with opened(data, clock.say, plan.environment, small_disk=small_disk) as place:
+    async with _said_where(data, clock), opened(data, clock.say, for_workers, small_disk=small_disk) as place:
         async with _crowd(place, plan.seed) as crowd:
             backups = Backups(place.settings.postgres)
             await asyncio.to_thread(backups.make)
@@ -159,6 +163,15 @@ class _Clock:
 
     def say(self, line: str) -> None:
         self._notify(f"{time.monotonic() - self._began:7.1f} s  {line}")
+
+
+@asynccontextmanager
+async def _said_where(data: Path, clock: _Clock) -> AsyncIterator[None]:
+    try:
+        yield
+    except BaseException:
+        clock.say(f"not finished; the logs are in {data}")
+        raise
 
 
 @asynccontextmanager

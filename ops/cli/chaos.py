@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ops.chaos.guards import Guard
 from ops.chaos.schedule import Nemesis
 from ops.cli.common import Output, OutputOption, emit, progress, translated_failures
 from ops.cli.errors import NEGATIVE
@@ -36,6 +37,10 @@ def chaos(
         list[Nemesis] | None,
         typer.Option("--nemesis", help="Only this kind of fault; may be given again. All of them."),
     ] = None,
+    without: Annotated[
+        Guard | None,
+        typer.Option("--without", help="The control: workers run without this guard of the product. Must be caught."),
+    ] = None,
     data: Annotated[
         Path | None, typer.Option("--data", help="New folder that keeps all of it. Without it: removed if clean.")
     ] = None,
@@ -54,6 +59,8 @@ def chaos(
       turnlog chaos --minutes 10
 
       turnlog chaos --seed 7 --nemesis broker-kill --nemesis stop-worker -o json
+
+      turnlog chaos --minutes 1 --without dedupe        # ends with 1: the suite sees what is missing
     """
     from ops.chaos.run import Plan, run
 
@@ -61,6 +68,7 @@ def chaos(
         seed=secrets.randbelow(SEEDS) if seed is None else seed,
         minutes=minutes,
         nemeses=tuple(nemesis or ()),
+        without=without,
         data=data,
     )
     with translated_failures():
