@@ -1,7 +1,7 @@
 """The topics of one deployment: names, settings, and how they are made and checked.
 
-Each setting that an invariant rests on is *fixed*: `ensure` repairs it, `verify` refuses to start without it. The
-others are only where a new topic starts from; an operator may change them.
+Each setting that an invariant rests on is *fixed*, or has a *least* value: `ensure` repairs it, `verify` refuses to
+start without it. The others are only where a new topic starts from; an operator may change them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from aiokafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionErro
 DAY_MS: Final = 24 * 60 * 60 * 1000
 HOUR_MS: Final = 60 * 60 * 1000
 UNLIMITED: Final = "-1"
+# What is written in one batch: a record of 384 KiB, or a sequencer's batch of up to 1 MiB (`runtime.kafka`). Where a
+# topic takes less, that batch is refused each time it is tried, and its partition stands still.
+BATCH_BYTES: Final = 1 << 20
+# A dead letter holds a whole intake record and what was wrong with it.
+LETTER_BYTES: Final = 2 << 20
 DEFAULT_PARTITIONS: Final = 32
 # Brokers show what the controller accepted within milliseconds on an idle cluster; a minute means a fault.
 VISIBLE_WITHIN_S: Final = 60.0
@@ -77,10 +82,12 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """Kafka settings of one topic: `fixed` ones an invariant rests on, `initial` ones an operator may change."""
+    """Kafka settings of one topic: `fixed` ones an invariant rests on, numbers that an operator may raise above their
+    `least` value, and `initial` ones an operator may change."""
 
     fixed: Mapping[str, str]
     initial: Mapping[str, str] = field(default_factory=dict)
+    least: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,8 @@ class Change:
     """A Kafka setting, or `partitions` for a topic that was made."""
     before: str | None
     after: str
+    or_more: bool = False
+    """`after` is the least value of those that will do."""
 
     def __str__(self) -> str:
         if self.setting == "partitions":
@@ -103,20 +112,23 @@ def settings_of(topics: Topics, replication: int) -> dict[str, TopicSettings]:
     """Topic name to its settings, for topics with `replication` replicas.
 
     Intake has the broker's time (log time is built on it), and no topic is compacted: each is a log, not a table.
-    The journal is kept for ever. A dead letter holds a whole intake record and more, so its topic takes twice as much.
+    The journal is kept for ever. Each takes the largest batch that is written to it, whatever the broker's default is.
     """
     never_compacted = {"cleanup.policy": "delete", "unclean.leader.election.enable": "false"}
     intake = {**never_compacted, "message.timestamp.type": "LogAppendTime"}
     kept = {**never_compacted, "retention.ms": UNLIMITED, "retention.bytes": UNLIMITED}
     durable = {"min.insync.replicas": "2" if replication >= 3 else "1"}
     week = {**durable, "retention.ms": str(7 * DAY_MS)}
+    batch, letter = {"max.message.bytes": BATCH_BYTES}, {"max.message.bytes": LETTER_BYTES}
     return {
-        topics.turns: TopicSettings(intake, week),
-        topics.frames: TopicSettings(intake, week),
-        topics.membership: TopicSettings(intake, week),
-        topics.conversations: TopicSettings(kept, durable),
+        topics.turns: TopicSettings(intake, week, batch),
+        topics.frames: TopicSettings(intake, week, batch),
+        topics.membership: TopicSettings(intake, week, batch),
+        topics.conversations: TopicSettings(kept, durable, batch),
         topics.dead_letters: TopicSettings(
-            never_compacted, {**durable, "retention.ms": str(30 * DAY_MS), "max.message.bytes": str(2 << 20)}
+            never_compacted,
+            {**durable, "retention.ms": str(30 * DAY_MS), "max.message.bytes": str(LETTER_BYTES)},
+            letter,
         ),
         topics.live: TopicSettings(never_compacted, {**durable, "retention.ms": str(HOUR_MS)}),
     }
@@ -152,7 +164,7 @@ async def ensure(
         repairs = await _repairs(admin, list(topics.all), settings)
     repaired = sorted({change.topic for change in repairs})
     for name in repaired:
-        await _repair(admin, name, settings[name])
+        await _repair(admin, name, {change.setting: change.after for change in repairs if change.topic == name})
     await _visible("the settings were", lambda: _none_to_repair(admin, repaired, settings))
     return made + repairs
 
@@ -169,7 +181,10 @@ async def verify(admin: AIOKafkaAdminClient, topics: Topics) -> int:
     count = _one_count(counts, None)
     broken = await _repairs(admin, list(topics.all), settings_of(topics, replication=1))
     if broken:
-        rules = "; ".join(f"{c.topic} has {c.setting}={c.before}, it must be {c.after}" for c in broken)
+        rules = "; ".join(
+            f"{c.topic} has {c.setting}={c.before}, it must be {c.after}{' or more' if c.or_more else ''}"
+            for c in broken
+        )
         raise TopicsError(f"{rules}: run `turnlog topic ensure`")
     return count
 
@@ -190,7 +205,8 @@ def _one_count(counts: Mapping[str, int], wanted: int | None) -> int:
 
 
 async def _repairs(admin: AIOKafkaAdminClient, names: list[str], settings: Mapping[str, TopicSettings]) -> list[Change]:
-    """What the fixed settings of `names` need; raises `TopicsError` for a compacted topic, which nothing mends."""
+    """What the settings of `names` that are checked need; raises `TopicsError` for a compacted topic, which nothing
+    mends."""
     changes = []
     for name, config in (await _configs(admin, names)).items():
         policy = config["cleanup.policy"].value
@@ -203,6 +219,11 @@ async def _repairs(admin: AIOKafkaAdminClient, names: list[str], settings: Mappi
             Change(name, setting, config[setting].value, value)
             for setting, value in settings[name].fixed.items()
             if config[setting].value != value
+        ]
+        changes += [
+            Change(name, setting, config[setting].value, str(value), or_more=True)
+            for setting, value in settings[name].least.items()
+            if int(config[setting].value) < value
         ]
     return changes
 
@@ -283,11 +304,11 @@ async def _visible(what: str, seen: Callable[[], Awaitable[bool]]) -> None:
         raise TopicsError(f"{what} not seen {VISIBLE_WITHIN_S:.0f} s after Kafka agreed: are brokers down?") from None
 
 
-async def _repair(admin: AIOKafkaAdminClient, name: str, settings: TopicSettings) -> None:
+async def _repair(admin: AIOKafkaAdminClient, name: str, repairs: Mapping[str, str]) -> None:
     # This request replaces all that is set on the topic, so what an operator set there goes with it.
     config = (await _configs(admin, [name]))[name]
     kept = {key: setting.value for key, setting in config.items() if setting.of_the_topic}
-    resource = ConfigResource(ConfigResourceType.TOPIC, name, configs={**kept, **settings.fixed})
+    resource = ConfigResource(ConfigResourceType.TOPIC, name, configs={**kept, **repairs})
     for response in await admin.alter_configs([resource]):
         for code, message, *_ in response.resources:
             if code:

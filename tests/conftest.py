@@ -34,6 +34,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
+        if folder == "field_reports":
+            # Ordered by what they are about: each is of the kind that its servers make it.
+            servers = {"stack", "private_stack"} & set(getattr(item, "fixturenames", ()))
+            folder = "integration" if servers else "unit"
         if folder in KINDS:
             item.add_marker(getattr(pytest.mark, folder))
 
