@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from ops.embedded import EmbeddedStack
-from streams.core.events import TurnCommitted
+from streams.core.events import Entry, MemberLeft, RunMoved, TurnCommitted
 from streams.core.store import dump_conversation, dump_partition
 from streams.fence.checkpoint import PostgresCheckpoints
 from streams.fence.lease import PostgresLeases
@@ -268,6 +268,23 @@ async def test_a_claim_ends_a_transaction_that_its_coordinator_forgot(shaky: Dep
 
 async def has_taken(writer: Writer) -> bool:
     return await writer.turn() > 0
+
+
+async def test_a_broker_that_stalls_for_longer_than_a_members_time_expires_nobody_who_was_alive(
+    shaky: Deployment, private_stack: EmbeddedStack
+) -> None:
+    await through(
+        shaky,
+        lambda: private_stack.signal_kafka(signal.SIGSTOP),
+        lambda: private_stack.signal_kafka(signal.SIGCONT),
+        shaky.settings.member_ttl_ms / 1000 + 1,
+    )
+    left = [entry for entries in (await shaky.journal()).values() for entry in entries if is_end(entry)]
+    assert left == []
+
+
+def is_end(entry: Entry) -> bool:
+    return isinstance(entry.event, MemberLeft | RunMoved)
 
 
 async def test_without_a_lease_store_nothing_is_written_and_turns_wait(

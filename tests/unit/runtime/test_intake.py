@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from streams.core.clock import LogClock
 from streams.core.commands import (
     CommitFrame,
@@ -231,6 +234,40 @@ async def test_a_gap_between_ticks_counts_against_nobody() -> None:
         world.kafka.now_ms += 990
         tick(world)
     assert GatewayExpired not in kinds(await reading.take())
+
+
+HOUR_MS = 3_600_000
+broker_moments = st.fixed_dictionaries(
+    {
+        "moved_ms": st.sampled_from([-HOUR_MS, -7_000, 0, 990, 1_900, 7_000, HOUR_MS]),
+        "ticks": st.integers(1, 3),
+        "turns": st.integers(0, 8),
+    }
+)
+
+
+@given(st.lists(broker_moments, max_size=30), st.integers(1, 40))
+async def test_whatever_the_brokers_clock_does_and_however_much_waits_no_gateway_that_beats_expires(
+    moments: list[dict[str, int]], limit: int
+) -> None:
+    """Stalls, jumps, a backlog: a gateway that beat between the ticks was alive."""
+    world = World()
+    reading = Reading(world)
+    turns = 0
+    for moment in moments:
+        world.kafka.now_ms += moment["moved_ms"]
+        for _ in range(moment["turns"]):
+            world.turn("c1", "text")
+        turns += moment["turns"]
+        for _ in range(moment["ticks"]):
+            world.kafka.now_ms += 990
+            tick(world, turns=turns)
+        world.say(Heartbeat(gateway=GATEWAY, n=0, config_version=1))
+    seen: list[type[Any]] = []
+    for _ in range(sum(moment["ticks"] + moment["turns"] + 1 for moment in moments) + 2):
+        seen += kinds(await reading.take(limit=limit))
+    assert GatewayExpired not in seen
+    assert seen.count(TimePassed) == sum(moment["ticks"] for moment in moments), "all was taken"
 
 
 async def test_a_goodbye_ends_a_gateway_at_once() -> None:
