@@ -15,8 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-from ops.chaos.notes import Notebook, answer_to
-from ops.chaos.place import SECRET_VARIABLE
+from ops.chaos.notes import SECRET_VARIABLE, Notebook, answer_to
 from ops.lifeline import hold_on_to_parent
 from turnlog import Agent, Reply, Turn
 

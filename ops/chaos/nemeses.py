@@ -10,25 +10,23 @@ from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import Final
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from ops.chaos import clock
+from ops.chaos.again import again
 from ops.chaos.backups import Backups
 from ops.chaos.place import PARTITIONS, Place
 from ops.chaos.processes import Process
 from ops.chaos.proxy import END_TXN, Mishap, Way
 from ops.chaos.schedule import Fault, Nemesis
 from ops.chaos.viewers import Viewer
-from streams.topics import Topics
+from streams.runtime.kafka import KafkaUnavailable
 
 MEETS_WITHIN_S: Final = 8.0
 """How long a failpoint, or a mishap of one request, waits to be met; where nothing happens it is called off."""
 MET_POLL_S: Final = 0.05
 STORM_EVERY_S: Final = 3.0
-AGAIN_MOST: Final = 20
-"""Records of each topic and partition that come again."""
-REQUEST_S: Final = 5.0
+INTAKE_S: Final = 20.0
 HOUR_S: Final = 3600.0
 
 
@@ -259,39 +257,13 @@ class Nemeses:
         """All of one process's connections to PostgreSQL end."""
         self._place.ways[self._target(fault).name].postgres.reset()
 
-    # ---------------------------------------------------------------------------------------------------- intake
     async def intake_again(self, fault: Fault) -> None:
         """The last records of `turns` and `membership` come once more, in another order."""
-        topics = Topics(self._place.settings.namespace)
-        names = [TopicPartition(t, p) for t in (topics.turns, topics.membership) for p in range(PARTITIONS)]
         try:
-            async with asyncio.timeout(4 * REQUEST_S):
-                records = await self._last(names)
-                self._rng.shuffle(records)
-                async with AIOKafkaProducer(bootstrap_servers=self._place.settings.kafka) as producer:
-                    for topic, partition, key, value, headers in records:
-                        await producer.send_and_wait(topic, value, key, partition=partition, headers=headers)
-        except (KafkaError, TimeoutError, OSError) as error:  # another fault has the broker
+            async with asyncio.timeout(INTAKE_S):
+                await again(self._place.settings, PARTITIONS, self._rng)
+        except (KafkaError, KafkaUnavailable, TimeoutError, OSError) as error:  # another fault has the broker
             self.unmet.append(f"{fault.what}: {type(error).__name__}")
-
-    async def _last(
-        self, names: list[TopicPartition]
-    ) -> list[tuple[str, int, bytes | None, bytes | None, list[tuple[str, bytes]]]]:
-        found = []
-        async with AIOKafkaConsumer(bootstrap_servers=self._place.settings.kafka, auto_offset_reset="none") as reader:
-            reader.assign(names)
-            ends = await reader.end_offsets(names)
-            starts = await reader.beginning_offsets(names)
-            for name in names:
-                reader.seek(name, max(starts[name], ends[name] - AGAIN_MOST))
-            while any([await reader.position(name) < ends[name] for name in names]):
-                for name, records in (await reader.getmany(timeout_ms=200)).items():
-                    found += [
-                        (name.topic, name.partition, r.key, r.value, list(r.headers))
-                        for r in records
-                        if r.offset < ends[name]
-                    ]
-        return found
 
 
 async def _within(condition: Callable[[], Awaitable[bool]], limit_s: float) -> bool:

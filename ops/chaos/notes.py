@@ -6,9 +6,10 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-ANSWER = "answer to "
+ANSWER: Final = "answer to "
+SECRET_VARIABLE: Final = "TURNLOG_CHAOS_SECRET"  # noqa: S105 -- the name of the variable that holds the agents' secret
 
 
 class Notebook:

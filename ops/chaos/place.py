@@ -18,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ops import embedded
 from ops.chaos.disk import SmallDisk, mounted
+from ops.chaos.notes import SECRET_VARIABLE
 from ops.chaos.processes import Process
 from ops.chaos.proxy import KafkaProxy, TcpProxy
 from ops.chaos.proxy import running as proxies_running
@@ -37,7 +38,6 @@ AGENT_PROGRAMS: Final = (
 )
 TTL_MS: Final = int(TTL_S * 1000)
 GROUP: Final = "crew"
-SECRET_VARIABLE: Final = "TURNLOG_CHAOS_SECRET"  # noqa: S105 -- the name of the variable that holds it
 
 ENVIRONMENT: Final = {
     "TURNLOG_LEASE_TTL_MS": str(TTL_MS),

@@ -22,8 +22,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.typing import Subprotocol
 
-from ops.chaos.notes import Notebook, answer_to
-from ops.chaos.place import SECRET_VARIABLE
+from ops.chaos.notes import SECRET_VARIABLE, Notebook, answer_to
 from ops.lifeline import hold_on_to_parent
 
 AGAIN_S = 0.3
