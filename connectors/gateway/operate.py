@@ -13,7 +13,6 @@ from connectors.gateway import http
 from connectors.gateway.gateway import Phase
 from connectors.gateway.http import claims_of, conversation_id, json_response, need_api_key
 from connectors.gateway.openapi import DOCUMENT, PAGE
-from connectors.gateway.tenant import SHOWN_STATUS
 
 if TYPE_CHECKING:
     from connectors.gateway.gateway import Gateway
@@ -50,7 +49,7 @@ async def show_conversation(gateway: Gateway, request: Request) -> Response:
     return json_response(
         {
             "conversation": wanted,
-            "status": SHOWN_STATUS.get(info.status, info.status),
+            "status": info.status,
             "channel": info.channel,
             "head_seq": info.head_seq,
             "partition": partition,

@@ -106,9 +106,8 @@ async def test_a_conversations_owners_and_runs_are_shown(served: Served) -> None
         await agent.until("text")
         for headers in (bearer(token), {"x-api-key": API_KEY}):
             shown = (await served.http.get(f"/v1/conversations/{conversation}", headers=headers)).json()
-            assert (shown["conversation"], shown["head_seq"], shown["owners"]) == (
-                conversation, 1, {"agents/bots": agent.member},
-            )  # fmt: skip
+            assert (shown["conversation"], shown["status"]) == (conversation, "open")
+            assert (shown["head_seq"], shown["owners"]) == (1, {"agents/bots": agent.member})
             assert [(run["turn_seq"], run["member"]) for run in shown["open_runs"]] == [(1, agent.member)]
             assert shown["as_of_lsn"] > 0
         members = (await served.http.get("/v1/members", headers={"x-api-key": API_KEY})).json()
