@@ -1,4 +1,4 @@
-"""The HTTP API's OpenAPI description, from one table of its operations, and a page that shows it."""
+"""The HTTP API's OpenAPI description, from the table of its endpoints, and a page that shows it."""
 
 from __future__ import annotations
 
@@ -6,116 +6,18 @@ from html import escape
 from importlib.metadata import version
 from typing import Any, Final
 
-import msgspec
-
+from connectors.gateway.endpoints import OPERATIONS, Field, Fields, Operation
 from connectors.gateway.protocol.errors import SPECS
-
-CONVERSATION: Final = "/api/v1/converger/conversations/{conversation_id}"
-TENANT: Final = "/api/v1/conversations/{conversation_id}"
-
-
-class Operation(msgspec.Struct, frozen=True):
-    """One endpoint. `query` and `body`: name to JSON type and meaning."""
-
-    method: str
-    path: str
-    summary: str
-    security: str | None
-    query: dict[str, str] = {}
-    headers: dict[str, str] = {}
-    body: dict[str, tuple[str, str]] = {}
-    status: int = 200
-
-
-KEY: Final = {"X-Idempotency-Key": "a repeat with the same key is stored once and gets the first one's answer"}
-PAGED: Final = {"watermark": "show what has a higher seq; 0 shows all", "limit": "1 to 500, 50 when absent"}
-MESSAGE: Final = {
-    "type": ("string", "message (default) or typing"),
-    "text": ("string", "at most 64 KiB of UTF-8"),
-    "from": ("object", "{id}: who speaks, for a token that names no user"),
-    "attachments": ("array", "at most 10 objects with contentType"),
-    "replyToId": ("string", "the message, or open question, that it answers"),
-    "channelData": ("object", "metadata, at most 16 KiB"),
-}
-TENANT_MESSAGE: Final = {
-    "type": ("string", "message"),
-    "text": ("string", "at most 64 KiB of UTF-8"),
-    "sender": ("string", "who speaks; the conversation's participant when absent"),
-    "attachments": ("array", "at most 10 objects with contentType"),
-    "reply_to_id": ("string", "the message, or open question, that it answers"),
-    "metadata": ("object", "at most 16 KiB"),
-}
-
-OPERATIONS: Final = (
-    Operation(
-        "post",
-        "/api/v1/converger/tokens/generate",
-        "A token for a channel's secret",
-        "channelSecret",
-        body={
-            "scope": ("string", "conversation (default) for people, channel for agents"),
-            "user": ("object", "{id}: whom the token is for"),
-        },
-    ),
-    Operation("post", "/api/v1/converger/tokens/refresh", "A fresh token for one that is still good", "token"),
-    Operation("post", "/api/v1/converger/conversations", "A new conversation", "token", headers=KEY, status=201),
-    Operation(
-        "get",
-        CONVERSATION,
-        "A fresh token for a conversation",
-        "token",
-        query={"watermark": "refused when it is above the head"},
-    ),
-    Operation("post", f"{CONVERSATION}/close", "Close it", "token"),
-    Operation("post", f"{CONVERSATION}/reopen", "Open it again", "token"),
-    Operation("post", f"{CONVERSATION}/activities", "Say something", "token", headers=KEY, body=MESSAGE, status=201),
-    Operation("get", f"{CONVERSATION}/activities", "What was said", "token", query=PAGED),
-    Operation(
-        "get",
-        "/api/v1/conversations",
-        "Conversations, newest first",
-        "apiKey",
-        query={
-            "limit": "1 to 500, 50 when absent",
-            "cursor": "next_cursor of the page before",
-            "status": "active or closed",
-            "channel_id": "only of this channel",
-            "external_id": "only with this id of the channel",
-        },
-    ),
-    Operation("get", TENANT, "One conversation", "apiKey"),
-    Operation("post", f"{TENANT}/close", "Close it", "apiKey"),
-    Operation("post", f"{TENANT}/reopen", "Open it again", "apiKey"),
-    Operation(
-        "post",
-        f"{TENANT}/activities",
-        "Say something for its person",
-        "apiKey",
-        headers=KEY,
-        body=TENANT_MESSAGE,
-        status=201,
-    ),
-    Operation("get", f"{TENANT}/activities", "What was said", "apiKey", query=PAGED),
-    Operation(
-        "get",
-        "/v1/conversations/{conversation_id}/stream",
-        "The conversation as server-sent events; an event's id is its seq",
-        "token",
-        query={"watermark": "begin after this seq", "token": "the token, where no header can be sent"},
-        headers={"Last-Event-ID": "resume after this seq"},
-    ),
-    Operation("get", "/v1/conversations/{conversation_id}", "Owners, head and open runs", "apiKey"),
-    Operation("get", "/v1/members", "Members, by partition count", "apiKey"),
-    Operation("get", "/v1/leases", "Which worker may write which partition", "apiKey"),
-    Operation("get", "/healthz", "Whether the process runs", None),
-    Operation("get", "/readyz", "Whether it takes requests", None),
-    Operation("get", "/metrics", "Prometheus metrics", None),
-)
 
 SECURITY: Final = {
     "channelSecret": {"type": "http", "scheme": "bearer", "description": "a channel's login secret"},
     "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "a token of /tokens"},
-    "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    "apiKey": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "x-api-key",
+        "description": "a key of the tenant API: `turnlog key add` makes one",
+    },
 }
 ERROR: Final = {
     "type": "object",
@@ -147,22 +49,49 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
     return parameters
 
 
+def _schema(kind: str, fields: Fields) -> dict[str, Any]:
+    """The JSON schema of an object with these fields, or of a list of them; what is not required may be null."""
+    if kind == "array":
+        return {"type": "array", "items": _schema("object", fields)}
+    if kind != "object":
+        return {"type": kind}
+    schema: dict[str, Any] = {"type": "object"}
+    if fields:
+        schema["properties"] = {name: _property(field) for name, field in fields.items()}
+    if required := [name for name, field in fields.items() if field.required]:
+        schema["required"] = required
+    return schema
+
+
+def _property(field: Field) -> dict[str, Any]:
+    schema = _schema(field.kind, field.fields) | {"description": field.meaning}
+    return schema if field.required else schema | {"type": [field.kind, "null"]}
+
+
+def _success(operation: Operation, meaning: str) -> dict[str, Any]:
+    if operation.answer:
+        content: dict[str, Any] = {"schema": _schema("object", operation.answer)}
+    else:
+        content = {"schema": {"type": "string"}}
+    return {"description": meaning, "content": {operation.media_type: content}}
+
+
 def _described(operation: Operation) -> dict[str, Any]:
     failure = {
         "description": "Error",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
     }
+    successes = {operation.status: operation.summary} | operation.also
     described: dict[str, Any] = {
         "summary": operation.summary,
         "parameters": _parameters(operation),
-        "responses": {str(operation.status): {"description": operation.summary}, "default": failure},
+        "responses": {str(status): _success(operation, meaning) for status, meaning in successes.items()}
+        | {"default": failure},
     }
-    if operation.security is not None:
-        described["security"] = [{operation.security: []}]
+    if operation.security:
+        described["security"] = [{name: []} for name in operation.security]
     if operation.body:
-        properties = {name: {"type": kind, "description": what} for name, (kind, what) in operation.body.items()}
-        schema = {"type": "object", "properties": properties}
-        described["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+        described["requestBody"] = {"content": {"application/json": {"schema": _schema("object", operation.body)}}}
     return described
 
 
@@ -182,18 +111,57 @@ def _document() -> dict[str, Any]:
     }
 
 
-def _page() -> str:
-    rows = "".join(
-        f"<tr><td>{operation.method.upper()}</td><td><code>{escape(operation.path)}</code></td>"
-        f"<td>{escape(operation.summary)}</td><td>{escape(operation.security or 'none')}</td></tr>"
-        for operation in OPERATIONS
+def _rows(where: str, named: dict[str, str]) -> str:
+    return "".join(
+        f"<tr><td>{where}</td><td><code>{escape(name)}</code></td><td>{escape(meaning)}</td></tr>"
+        for name, meaning in named.items()
     )
-    style = "body{font:16px system-ui;margin:2rem}td,th{padding:.3rem .8rem;text-align:left}code{font-size:.95em}"
+
+
+def _flat(fields: Fields, before: str = "") -> dict[str, str]:
+    """Every field by its path, with its type and meaning."""
+    flat: dict[str, str] = {}
+    for name, field in fields.items():
+        path = f"{before}{name}"
+        flat[path] = f"{field.kind}: {field.meaning}"
+        flat |= _flat(field.fields, f"{path}[]." if field.kind == "array" else f"{path}.")
+    return flat
+
+
+def _shown(operation: Operation) -> str:
+    """One endpoint on the page: a line that opens to what it takes and gives."""
+    rows = (
+        _rows("query", operation.query)
+        + _rows("header", operation.headers)
+        + _rows("body", _flat(operation.body))
+        + _rows("answer", _flat(operation.answer))
+    )
+    statuses = {operation.status: operation.summary} | operation.also
+    told = "".join(f"<li>{status}: {escape(meaning)}</li>" for status, meaning in statuses.items())
+    credential = " or ".join(operation.security) or "none"
     return (
-        f"<!doctype html><meta charset=utf-8><title>Turnlog gateway</title><style>{style}</style>"
-        "<h1>Turnlog gateway</h1><p>WebSocket: <code>/socket/converger/v1</code>. "
-        "Machine-readable: <a href=/openapi.json>openapi.json</a>.</p>"
-        f"<table><tr><th>Method<th>Path<th>What it does<th>Credential</tr>{rows}</table>"
+        f"<details><summary><b>{operation.method.upper()}</b> <code>{escape(operation.path)}</code> "
+        f"{escape(operation.summary)}</summary><p>Credential: {escape(credential)}.</p>"
+        f"<ul>{told}</ul><table>{rows}</table></details>"
+    )
+
+
+def _page() -> str:
+    style = (
+        "body{font:16px system-ui;margin:2rem;max-width:70rem}td{padding:.2rem .8rem;vertical-align:top}"
+        "code{font-size:.95em}details{margin:.6rem 0}summary{cursor:pointer}"
+    )
+    credentials = "".join(
+        f"<li><b>{name}</b>: <code>{scheme.get('name', 'Authorization: Bearer')}</code>, "
+        f"{escape(scheme['description'])}</li>"
+        for name, scheme in SECURITY.items()
+    )
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        f"<title>Turnlog gateway</title><style>{style}</style><h1>Turnlog gateway</h1>"
+        "<p>WebSocket: <code>/socket/converger/v1</code>. Machine-readable: <a href=/openapi.json>openapi.json</a>. "
+        "Bodies are JSON objects; an error is <code>{&quot;error&quot;: {code, message, request_id}}</code>.</p>"
+        f"<ul>{credentials}</ul>{''.join(map(_shown, OPERATIONS))}"
     )
 
 

@@ -1,0 +1,302 @@
+"""The table of the HTTP API's endpoints: what each takes and gives. `openapi.py` makes descriptions of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+CONVERSATION: Final = "/api/v1/converger/conversations/{conversation_id}"
+TENANT: Final = "/api/v1/conversations/{conversation_id}"
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One field of a JSON object: its JSON type, its meaning, and what it holds where it is an object or a list."""
+
+    kind: str
+    meaning: str
+    required: bool = False
+    fields: dict[str, Field] = {}
+
+
+Fields = dict[str, Field]
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One endpoint. `security`: each of them alone is enough; none: it is open. `also`: other statuses of success."""
+
+    method: str
+    path: str
+    summary: str
+    security: tuple[str, ...] = ()
+    query: dict[str, str] = {}
+    headers: dict[str, str] = {}
+    body: Fields = {}
+    answer: Fields = {}
+    status: int = 200
+    also: dict[int, str] = {}
+    media_type: str = "application/json"
+
+
+TOKEN, API_KEY, SECRET = ("token",), ("apiKey",), ("channelSecret",)
+KEY: Final = {"X-Idempotency-Key": "a repeat with the same key is stored once and gets the first one's answer"}
+PAGED: Final = {"watermark": "show what has a higher seq; 0 shows all", "limit": "1 to 500, 50 when absent"}
+REPEATED: Final = {200: "a repeat of what was stored under the same key"}
+TYPING: Final = {202: "typing: shown to who is there, not stored"}
+
+MESSAGE: Final = {
+    "type": Field("string", "message (default) or typing"),
+    "text": Field("string", "at most 64 KiB of UTF-8; not blank, unless there are attachments"),
+    "from": Field("object", "who speaks, for a token that names no user", fields={"id": Field("string", "its id")}),
+    "attachments": Field(
+        "array",
+        "at most 10, each at most 4 KiB",
+        fields={"contentType": Field("string", "its media type", required=True)},
+    ),
+    "replyToId": Field("string", "the message, or open question, that it answers"),
+    "channelData": Field("object", "metadata, at most 16 KiB"),
+}
+TENANT_MESSAGE: Final = {
+    "type": Field("string", "message"),
+    "text": MESSAGE["text"],
+    "sender": Field("string", "who speaks; the conversation's participant when absent"),
+    "attachments": MESSAGE["attachments"],
+    "reply_to_id": MESSAGE["replyToId"],
+    "metadata": Field("object", "at most 16 KiB"),
+}
+
+TOKEN_ANSWER: Final = {
+    "token": Field("string", "the token", required=True),
+    "expires_in": Field("integer", "its lifetime in seconds", required=True),
+    "conversationId": Field("string", "the one conversation that it opens, if it is bound to one"),
+}
+BOUND_ANSWER: Final = TOKEN_ANSWER | {
+    "conversationId": Field("string", "the conversation", required=True),
+    "streamUrl": Field("string", "its WebSocket", required=True),
+}
+STATUS_ANSWER: Final = {
+    "conversationId": Field("string", "the conversation", required=True),
+    "status": Field("string", "active or closed", required=True),
+}
+RECEIPT_ANSWER: Final = {
+    "id": Field("string", "the message's id", required=True),
+    "seq": Field("integer", "its number in the conversation; a typing has none"),
+    "duplicate": Field("boolean", "it was stored before"),
+}
+ACTIVITY: Final = {
+    "id": Field("string", "its id", required=True),
+    "type": Field("string", "message, or another kind of frame", required=True),
+    "seq": Field("integer", "its number in the conversation", required=True),
+    "from": Field("object", "who said it", required=True, fields={"id": Field("string", "its id", required=True)}),
+    "text": Field("string", "what it says as plain text, if it does"),
+    "timestamp": Field("string", "when it was committed, ISO 8601", required=True),
+    "attachments": Field("array", "as they were sent", required=True),
+    "conversationId": Field("string", "the conversation", required=True),
+    "channelData": Field("object", "its metadata; what is no plain text is in `frame` or `data`", required=True),
+    "replyToId": Field("string", "what it answers, if it says so"),
+}
+TENANT_ACTIVITY: Final = {
+    "id": ACTIVITY["id"],
+    "type": ACTIVITY["type"],
+    "seq": ACTIVITY["seq"],
+    "sender": Field("string", "who said it", required=True),
+    "text": ACTIVITY["text"],
+    "attachments": ACTIVITY["attachments"],
+    "metadata": ACTIVITY["channelData"],
+    "reply_to_id": ACTIVITY["replyToId"],
+    "conversation_id": ACTIVITY["conversationId"],
+    "idempotency_key": Field("string", "the key that it was stored under, if it had one"),
+    "inserted_at": ACTIVITY["timestamp"],
+}
+TENANT_CONVERSATION: Final = {
+    "id": Field("string", "its id", required=True),
+    "status": Field("string", "active or closed", required=True),
+    "channel_id": Field("string", "where its person is", required=True),
+    "origin_channel_id": Field("string", "the same", required=True),
+    "tenant_id": Field("string", "default", required=True),
+    "participant_id": Field("string", "the person's id, if it is known"),
+    "participant": Field("object", "the person, with `external_id`"),
+    "metadata": Field("object", "what it was opened with", required=True),
+    "head_seq": Field("integer", "the highest seq", required=True),
+    "inserted_at": Field("string", "when it was opened, ISO 8601", required=True),
+    "updated_at": Field("string", "when something was last said, ISO 8601", required=True),
+}
+PAGE_META: Final = {
+    "watermark": Field("integer", "the seq to go on after", required=True),
+    "has_more": Field("boolean", "there is more after it", required=True),
+    "limit": Field("integer", "the most that the page may have", required=True),
+}
+RUN: Final = {
+    "run_id": Field("string", "its id", required=True),
+    "turn_seq": Field("integer", "the turn that it answers", required=True),
+    "group": Field("string", "the group that it is of", required=True),
+    "member": Field("string", "who holds it, if anybody does"),
+    "run_epoch": Field("integer", "how often it was given, from 1", required=True),
+}
+STATE: Final = {
+    "conversation": Field("string", "its id", required=True),
+    "status": Field("string", "open or closed", required=True),
+    "channel": Field("string", "where its person is", required=True),
+    "head_seq": Field("integer", "the highest seq", required=True),
+    "partition": Field("integer", "where it lies", required=True),
+    "owners": Field("object", "group to the member that owns it there", required=True),
+    "open_runs": Field("array", "the runs that are not ended", required=True, fields=RUN),
+    "as_of_lsn": Field("integer", "the journal's lsn that this holds for", required=True),
+}
+
+
+def _data(kind: str, meaning: str, fields: Fields) -> Fields:
+    return {"data": Field(kind, meaning, required=True, fields=fields)}
+
+
+ONE_CONVERSATION: Final = _data("object", "the conversation", TENANT_CONVERSATION)
+
+OPERATIONS: Final = (
+    Operation(
+        "post",
+        "/api/v1/converger/tokens/generate",
+        "A token for a channel's secret",
+        SECRET,
+        body={
+            "scope": Field("string", "conversation (default) for people, channel for agents"),
+            "user": Field("object", "whom the token is for", fields={"id": Field("string", "the user's id")}),
+        },
+        answer=TOKEN_ANSWER,
+    ),
+    Operation(
+        "post",
+        "/api/v1/converger/tokens/refresh",
+        "A fresh token for one that is still good",
+        TOKEN,
+        answer=TOKEN_ANSWER,
+    ),
+    Operation(
+        "post",
+        "/api/v1/converger/conversations",
+        "A new conversation",
+        TOKEN,
+        headers=KEY,
+        answer=BOUND_ANSWER,
+        status=201,
+    ),
+    Operation(
+        "get",
+        CONVERSATION,
+        "A fresh token for a conversation",
+        TOKEN,
+        query={"watermark": "refused when it is above the head"},
+        answer=BOUND_ANSWER,
+    ),
+    Operation("post", f"{CONVERSATION}/close", "Close it", TOKEN, answer=STATUS_ANSWER),
+    Operation("post", f"{CONVERSATION}/reopen", "Open it again", TOKEN, answer=STATUS_ANSWER),
+    Operation(
+        "post",
+        f"{CONVERSATION}/activities",
+        "Say something",
+        TOKEN,
+        headers=KEY,
+        body=MESSAGE,
+        answer=RECEIPT_ANSWER,
+        status=201,
+        also=REPEATED | TYPING,
+    ),
+    Operation(
+        "get",
+        f"{CONVERSATION}/activities",
+        "What was said",
+        TOKEN,
+        query=PAGED,
+        answer={
+            "activities": Field("array", "what was said, in order", required=True, fields=ACTIVITY),
+            "watermark": PAGE_META["watermark"],
+            "has_more": PAGE_META["has_more"],
+        },
+    ),
+    Operation(
+        "get",
+        "/api/v1/conversations",
+        "Conversations, newest first",
+        API_KEY,
+        query={
+            "limit": "1 to 500, 50 when absent",
+            "cursor": "next_cursor of the page before",
+            "status": "active or closed",
+            "channel_id": "only of this channel",
+            "external_id": "only with this id of the channel",
+        },
+        answer=_data("array", "the conversations", TENANT_CONVERSATION)
+        | {
+            "meta": Field(
+                "object",
+                "the page",
+                required=True,
+                fields={
+                    "next_cursor": Field("string", "for the next page, if there is one"),
+                    "has_more": Field("boolean", "there is one", required=True),
+                    "limit": PAGE_META["limit"],
+                },
+            )
+        },
+    ),
+    Operation("get", TENANT, "One conversation", API_KEY, answer=ONE_CONVERSATION),
+    Operation("post", f"{TENANT}/close", "Close it", API_KEY, answer=ONE_CONVERSATION),
+    Operation("post", f"{TENANT}/reopen", "Open it again", API_KEY, answer=ONE_CONVERSATION),
+    Operation(
+        "post",
+        f"{TENANT}/activities",
+        "Say something for its person",
+        API_KEY,
+        headers=KEY,
+        body=TENANT_MESSAGE,
+        answer=_data("object", "the message", TENANT_ACTIVITY),
+        status=201,
+        also=REPEATED,
+    ),
+    Operation(
+        "get",
+        f"{TENANT}/activities",
+        "What was said",
+        API_KEY,
+        query=PAGED,
+        answer=_data("array", "what was said, in order", TENANT_ACTIVITY)
+        | {"meta": Field("object", "the page", required=True, fields=PAGE_META)},
+    ),
+    Operation(
+        "get",
+        "/v1/conversations/{conversation_id}/stream",
+        "The conversation as server-sent events; an event's id is its seq",
+        TOKEN,
+        query={"watermark": "begin after this seq", "token": "the token, where no header can be sent"},
+        headers={"Last-Event-ID": "resume after this seq"},
+        media_type="text/event-stream",
+    ),
+    Operation(
+        "get",
+        "/v1/conversations/{conversation_id}",
+        "Owners, head and open runs",
+        TOKEN + API_KEY,
+        answer=STATE,
+    ),
+    Operation(
+        "get",
+        "/v1/members",
+        "Members, by partition count",
+        API_KEY,
+        answer={
+            "members": Field("array", "each with its group and gateway", required=True),
+            "as_of_lsn": Field("object", "partition to the journal's lsn that this holds for", required=True),
+        },
+    ),
+    Operation(
+        "get",
+        "/v1/leases",
+        "Which worker may write which partition",
+        API_KEY,
+        answer={"leases": Field("array", "one a partition", required=True)},
+    ),
+    Operation("get", "/healthz", "Whether the process runs", answer={"status": Field("string", "ok", required=True)}),
+    Operation(
+        "get", "/readyz", "Whether it takes requests", answer={"status": Field("string", "ready", required=True)}
+    ),
+    Operation("get", "/metrics", "Prometheus metrics", media_type="text/plain"),
+)
