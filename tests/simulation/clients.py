@@ -83,6 +83,7 @@ class SimProducer:
     async def start(self) -> None:
         if self._id is not None:
             name = self._id
+            self._network.reached("init")
             self._epoch = await self._asked(lambda reply: self._cluster.init_producer(name, reply))
             self._txn_manager = SimpleNamespace(
                 producer_id=producer_id(name), producer_epoch=self._epoch, wait_for_transaction_end=lambda: None
@@ -115,6 +116,7 @@ class SimProducer:
         if self._fenced is not None:
             raise self._fenced
         if self._added:
+            self._network.reached("end")
             sender = Sender(current().name, asyncio.get_running_loop().time())
             await self._asked(lambda reply: self._cluster.commit(self._name, self._epoch, sender, reply))
 
@@ -136,6 +138,8 @@ class SimProducer:
                 await self._asked(lambda reply: self._cluster.add_partitions(self._name, self._epoch, where, reply))
                 self._added = True
             sequence = self._sequences.get(where, 0)
+            if self._id is not None:
+                self._network.reached("produce")
             offset, timestamp = await self._asked(
                 lambda reply: self._cluster.produce(self._name, self._epoch, where, sequence, records, reply)
             )

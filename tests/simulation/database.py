@@ -55,8 +55,13 @@ class Database:
         self.sessions = 0
         """Grows when all sessions end: what was learnt about other sessions' locks holds no longer."""
         self.restored_at = float("-inf")
+        self.ended: set[str] = set()
+        """Workers whose session was ended, and that have not been back."""
+        self.ended_at: dict[str, float] = {}
+        """When a worker's session was ended last, alone."""
         self.after_call: Callable[[], None] = lambda: None
         self.on_take: Callable[[int, int], None] = lambda partition, writer_epoch: None
+        self.reached = lambda step: network.reached(step)
         self._loop = loop
         self._network = network
 
@@ -83,6 +88,12 @@ class Database:
                 return answer
         except (Reset, TimeoutError) as error:
             raise FenceUnavailable(f"Postgres did not answer: {error}") from error
+
+    def end_session(self, worker: str) -> None:
+        """pg_terminate_backend of one session: who has seen its lock held takes its worker for dead."""
+        self.store.sessions.discard(worker)
+        self.ended.add(worker)
+        self.ended_at[worker] = self._loop.now
 
     def end_sessions(self) -> None:
         """A restart, or an operator's pg_terminate_backend: every lock is free, and everybody has to come again."""
@@ -132,8 +143,9 @@ class SimLeases:
 
     def _connect(self) -> None:
         """A new session takes the lock again, and knows nothing of others' any more."""
-        if self._session != self._database.sessions:
+        if self._session != self._database.sessions or self._worker in self._database.ended:
             self._session = self._database.sessions
+            self._database.ended.discard(self._worker)
             self._memory._seen_held.clear()
             if self._opened and not self.killed:
                 self._database.store.sessions.add(self._worker)
@@ -160,6 +172,7 @@ class SimLeases:
         return renewed
 
     async def confirm(self, lease: Lease) -> None:
+        self._database.reached("confirm")
         await self._call(lambda: self._memory.confirm(lease))
 
     async def hand_back(self, lease: Lease) -> None:
@@ -199,6 +212,7 @@ class SimCheckpoints:
             self._database.on_take(partition, token.writer_epoch)
             return taken
 
+        self._database.reached("take")
         return await self._database.call(take)
 
     async def load_hot(self, partition: int, token: Token, lsn: int) -> Sequence[ConversationRow]:
@@ -232,6 +246,7 @@ class SimCheckpoints:
         drop_keys_before: int,
         stored_lsn: int = 0,
     ) -> None:
+        self._database.reached("save")
         await self._call(
             lambda: self._memory.save(partition, checkpoint, rows, keys, drop_keys_before, stored_lsn)
         )

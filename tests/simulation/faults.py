@@ -11,13 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from streams.core.commands import Command
+from tests.simulation.cluster import LogRecord
 from tests.simulation.gateways import Agent, Gateway
+from tests.simulation.loop import Process
 from tests.simulation.network import Link, Server
 from tests.simulation.place import Place
 from tests.simulation.promises import Watch
 from tests.simulation.workers import Worker
 
 FUSE_MOST = 40
+AMBUSH_FUSE_MOST = 12
+STEPS = ("init", "take", "confirm", "produce", "end", "save")
+"""Of the protocols with Kafka and Postgres."""
 HOUR_MS = 3_600_000
 
 
@@ -61,10 +67,14 @@ class Director:
             "cut": self._cut,
             "spell": self._spell,
             "batches refused": self._refuse_batches,
-            "marker forgotten": self._forget_marker,
+            # "marker forgotten": self._forget_marker,
             "broker's clock": self._set_clock,
             "postgres restored": self._restore,
             "sessions ended": self._end_sessions,
+            "session ended": self._end_session,
+            "flood": self._flood,
+            "kill at": lambda: self._ambush(self._kill_this),
+            "pause at": lambda: self._ambush(self._pause_this),
             "intake repeated": self._repeat_intake,
         }
 
@@ -140,28 +150,13 @@ class Director:
         worker = self._worker()
         if worker is None:
             return
-        respawn = self._some(4.0)
-
-        def strike() -> None:
-            self._place.trace(f"{worker.name} is killed")
-            self._cast.watch.died(worker.name)
-            worker.kill()
-            self._loop.later(respawn, self._new_worker)
-
-        self._light(worker.process, strike)
+        self._light(worker.process, lambda: self._kill_this(worker))
 
     def _pause_worker(self) -> None:
         worker = self._worker()
         if worker is None:
             return
-        length = self._some(3 * self._cast.lease_ttl_s, 0.5)
-
-        def strike() -> None:
-            self._place.trace(f"{worker.name} is stopped for {length:.1f} s")
-            worker.pause()
-            self._until_heal(length, worker.resume)
-
-        self._light(worker.process, strike)
+        self._light(worker.process, lambda: self._pause_this(worker))
 
     def _wedge_worker(self) -> None:
         """Its event loop hangs while its heartbeat's thread lives."""
@@ -176,6 +171,31 @@ class Director:
             self._until_heal(length, worker.resume)
 
         self._light(worker.process, strike)
+
+    def _ambush(self, strike: Callable[[Worker], None]) -> None:
+        """Whoever takes a drawn step of the protocol next is struck some steps later."""
+        step = self._random.choice(STEPS)
+
+        def struck(process: Process) -> None:
+            worker = next((each for each in self._cast.workers if each.process is process and each.alive), None)
+            if worker is not None and self._loop.now < self._heal_at:
+                process.on_fuse = lambda: strike(worker)
+                process.fuse = self._random.randint(0, AMBUSH_FUSE_MOST)
+
+        self._place.trace(f"whoever comes to {step} next …")
+        self._place.ambush(step, struck)
+
+    def _kill_this(self, worker: Worker) -> None:
+        self._place.trace(f"{worker.name} is killed")
+        self._cast.watch.died(worker.name)
+        worker.kill()
+        self._loop.later(self._some(4.0), self._new_worker)
+
+    def _pause_this(self, worker: Worker) -> None:
+        length = self._some(3 * self._cast.lease_ttl_s, 0.5)
+        self._place.trace(f"{worker.name} is stopped for {length:.1f} s")
+        worker.pause()
+        self._until_heal(length, worker.resume)
 
     def _stop_worker(self) -> None:
         worker = self._worker()
@@ -248,6 +268,12 @@ class Director:
     def _end_sessions(self) -> None:
         self._place.database.end_sessions()
 
+    def _end_session(self) -> None:
+        worker = self._worker()
+        if worker is not None:
+            self._place.trace(f"the session of {worker.name} is ended")
+            self._place.database.end_session(worker.name)
+
     def _restore(self) -> None:
         database = self._place.database
         self._loop.later(self._some(5.0), self._put_back, database.back_up())
@@ -309,10 +335,26 @@ class Director:
     # ---------------------------------------------------------------------------------------------------- intake
     def _repeat_intake(self) -> None:
         """Records of the intake are written once more, later than others that came behind them."""
+        self._repeat(lambda records: self._random.sample(records, min(len(records), self._random.randint(0, 4))))
+
+    def _flood(self) -> None:
+        """One record of each topic comes again and again: a backlog for everything behind it."""
+        self._repeat(lambda records: [self._random.choice(records)] * 40 if records else [])
+
+    def _repeat(self, choose: Callable[[list[LogRecord]], list[LogRecord]]) -> None:
         cluster = self._place.cluster
         for topic in (cluster.topics.turns, cluster.topics.frames, cluster.topics.membership):
             for partition in range(self._place.partitions):
-                records = cluster.logs[topic, partition].records[-8:]
-                for record in self._random.sample(records, min(len(records), self._random.randint(0, 3))):
-                    if record.value is not None:
-                        cluster.write_again(record)
+                records = [each for each in cluster.logs[topic, partition].records if self._may_be_repeated(each)]
+                for record in choose(records):
+                    cluster.write_again(record)
+
+    def _may_be_repeated(self, record: LogRecord) -> bool:
+        """Of membership, changes. A frame without a clientId says how a run stands; said twice it has two outcomes, and the audit knows frames by
+        their refs."""
+        place = self._place
+        if record.topic == place.cluster.topics.turns:
+            return True
+        if record.topic == place.cluster.topics.membership:
+            return isinstance(place.codec.decode_membership(record, 0), Command)
+        return place.codec.decode_frames(record, 0).frame.client_id is not None

@@ -34,12 +34,16 @@ from streams.core.events import (
 from streams.runtime.partitioning import partition_of
 from streams.runtime.signals import Goodbye, Heartbeat, Signal
 from tests.simulation.clients import SimProducer
+from tests.simulation.loop import current
+from tests.simulation.network import CALM
 from tests.simulation.place import Place
 
 GROUP = "agents/bots"
 CHANNEL = "agents"
 HEARTBEAT_S = 1.0
 WRITE_LIMIT_S = 2.0
+CUT_OFF_S = 0.25
+"""A reader that is cut off looks again so much later."""
 
 
 class Unwritten(Exception):
@@ -85,10 +89,17 @@ class Tail:
         self._positions = dict.fromkeys(range(place.partitions), 0)
         self._news = asyncio.Event()
         self._random = place.branch()
+        self._reader = current().name
 
     def told(self) -> None:
         """From outside: there is more."""
-        self._place.loop.later(0.001 + self._random.random() * 0.004, self._news.set)
+        place = self._place
+        link = place.network.links.get((self._reader, place.cluster.server.name), CALM)
+        pace = link.slow * place.network.paces.get(place.cluster.server.name, 1.0)
+        if link.lose_requests or link.lose_answers:
+            place.loop.later(CUT_OFF_S, self.told)
+        else:
+            place.loop.later(0.001 + self._random.random() * 0.004 * pace, self._news.set)
 
     async def follow(self) -> None:
         while True:
@@ -138,6 +149,10 @@ class Agent:
         self.unacked: dict[str, Unacked] = {}
         """By clientId."""
         self.ids = count(1)
+        self.goes_on = random.random() < 0.6
+        """Whether what it was at work on when its connection ended is finished on the next one."""
+        self.in_hand: list[tuple[Given, list[Frame]]] = []
+        """Runs that it has begun to answer, and what of the answer is still to be sent."""
 
 
 @dataclass(slots=True)
@@ -355,39 +370,45 @@ class Gateway:
         agent = member.agent
         for unacked in list(agent.unacked.values()):
             await self._send(member, unacked)
+        begun, agent.in_hand = agent.in_hand, []
+        for given, left in begun if agent.goes_on else ():
+            await self._say(member, given, left)
         while True:
             given = await member.inbox.get()
             if not given.conversation:
                 return
             agent.watermarks[given.conversation] = max(agent.watermarks.get(given.conversation, 0), given.turn_seq)
             await asyncio.sleep(agent.random.random() * 0.6)
-            await self._answer(member, given)
+            await self._say(member, given, self._answer(agent, given))
 
-    async def _answer(self, member: Member, given: Given) -> None:
-        agent = member.agent
+    @staticmethod
+    def _answer(agent: Agent, given: Given) -> list[Frame]:
         stream = f"s{given.turn_seq}"
         match agent.manner:
             case "quiet":
-                frames = [Frame(id="", type="text", text="yes")]
+                return [Frame(id="", type="text", text="yes")]
             case "announces":
-                frames = [
+                return [
                     Frame(id="", type="read", watermark=given.turn_seq),
                     Frame(id="", type="genui", data='"a"', stream_id=stream),
                     Frame(id="", type="genui", data='"b"', stream_id=stream, done=True),
                     Frame(id="", type="run", status="finished"),
                 ]
             case _:
-                frames = [
+                return [
                     Frame(id="", type="run", status="started"),
                     Frame(id="", type="genui", data='"a"', stream_id=stream),
                     Frame(id="", type="genui", data='"b"', stream_id=stream, done=True),
                     Frame(id="", type="text", text="done"),
                     Frame(id="", type="run", status="finished"),
                 ]
+
+    async def _say(self, member: Member, given: Given, frames: list[Frame]) -> None:
+        agent = member.agent
         named = agent.manner == "names"
-        for number, frame in enumerate(frames):
-            if number:
-                await asyncio.sleep(agent.random.random() * 0.3)
+        agent.in_hand.append((given, frames))
+        while frames:
+            frame = frames.pop(0)
             kept = frame.type in {"text", "genui"}
             number_of = next(agent.ids)
             made = Frame(
@@ -411,6 +432,8 @@ class Gateway:
             if made.client_id is not None:
                 agent.unacked[made.client_id] = unacked
             await self._send(member, unacked)
+            await asyncio.sleep(agent.random.random() * 0.3)
+        agent.in_hand = [each for each in agent.in_hand if each[1] is not frames]
 
     async def _send(self, member: Member, unacked: Unacked) -> None:
         """Write it until it is written; a connection's frames keep their order."""

@@ -61,10 +61,14 @@ class Network:
         self._loop = loop
         self._random = random
         self.links: dict[tuple[str, str], Link] = {}
+        self.paces: dict[str, float] = {}
+        """Server -> how many times slower than usual it is by nature."""
+        self.reached: Callable[[str], None] = lambda step: None
 
     def heal(self) -> None:
         """All links are good from here on; what is under way stays so."""
         self.links.clear()
+        self.paces = {}
 
     def link(self, process: str, server: Server) -> Link:
         """To change."""
@@ -83,10 +87,11 @@ class Network:
         sender = current()
         answer: asyncio.Future[Any] = self._loop.create_future()
         link = self.links.get((sender.name, server.name), CALM)
+        pace = self.paces.get(server.name, 1.0)
 
         def reply(value: Any) -> None:
             back = self.links.get((sender.name, server.name), CALM)
-            delay = LOST if back.lose_answers else self._delay(back)
+            delay = LOST if back.lose_answers else self._delay(back) * pace
             if delay < LOST:
                 self._loop.later(delay, _complete, answer, value)
 
@@ -103,7 +108,7 @@ class Network:
             if self._random.random() < 0.5:  # noqa: PLR2004
                 return answer
         if not link.lose_requests:
-            self._loop.later(self._delay(link), arrive)
+            self._loop.later(self._delay(link) * pace, arrive)
         return answer
 
     def _delay(self, link: Link) -> float:

@@ -20,7 +20,9 @@ PATIENCE_S = 2.0
 class People:
     """All of them, in one process that nothing befalls (their network may)."""
 
-    def __init__(self, place: Place, conversations: list[str], turns: int) -> None:
+    def __init__(self, place: Place, conversations: list[str], turns: int, *, echo_until: float) -> None:
+        """Until `echo_until` somebody says over and over again what was taken already, so that there is always something
+        to commit."""
         self.process = place.loop.process("people")
         self.expected = turns * len(conversations)
         self.accepted = 0
@@ -28,6 +30,7 @@ class People:
         self._random = place.branch()
         self._conversations = conversations
         self._turns = turns
+        self._echo_until = echo_until
         self._refs = count(1)
         self._waiting: dict[str, asyncio.Event] = {}
         place.loop.spawn(self.process, self._run())
@@ -68,6 +71,19 @@ class People:
                 lambda ref, turn=turn: CommitTurn(at=0, timestamp=0, ref=ref, conversation_id=conversation, turn=turn)
             )
             self.accepted += 1
+        await self._echo(conversation)
+
+    async def _echo(self, conversation: str) -> None:
+        turn = Turn(
+            id=message_id(conversation, turn_key("ann", "k0")), sender="ann", channel="web", type="text", text="t0", key="k0"
+        )
+        while self._place.loop.now < self._echo_until:
+            await asyncio.sleep(0.02 + self._random.random() * 0.4)
+            ref = f"p{next(self._refs)}"
+            try:
+                await self._pen.write(CommitTurn(at=0, timestamp=0, ref=ref, conversation_id=conversation, turn=turn))
+            except Unwritten:
+                continue
 
     async def _until_known(self, make: Callable[[str], Command]) -> None:
         known = asyncio.Event()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from random import Random
@@ -21,7 +21,7 @@ from streams.runtime.partitioning import partition_of
 from tests.simulation.clients import SimConsumer, SimProducer
 from tests.simulation.cluster import Cluster
 from tests.simulation.database import Database
-from tests.simulation.loop import PROCESS, SimLoop
+from tests.simulation.loop import PROCESS, Process, SimLoop, current
 from tests.simulation.network import Network
 
 CODEC = Codec()
@@ -42,12 +42,24 @@ class Place:
         self.database = Database(self.loop, self.network)
         self.lines: list[str] = []
         self.violations: list[str] = []
+        self._ambushes: dict[str, list[Callable[[Process], None]]] = {}
+        self.network.reached = self.reached
 
     def _branch(self) -> Random:
         """A source of its own for each part, so that one more draw in one of them does not change all others."""
         return Random(self.random.getrandbits(64))
 
     branch = _branch
+
+    def ambush(self, step: str, strike: Callable[[Process], None]) -> None:
+        """The next process that takes this step of the protocol is struck."""
+        self._ambushes.setdefault(step, []).append(strike)
+
+    def reached(self, step: str) -> None:
+        """The running process is about to send what `step` names."""
+        waiting = self._ambushes.get(step)
+        if waiting:
+            waiting.pop()(current())
 
     def trace(self, line: str) -> None:
         """What happened, when, and in which process."""

@@ -6,6 +6,7 @@ The audit knows the journal; here the true time of everything, each request and 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -60,6 +61,8 @@ class Watch:
             return
         if now - place.database.restored_at < self._ttl_s:
             return  # the store lost what it had promised
+        if now - place.database.ended_at.get(sender.process, float("-inf")) < self._ttl_s:
+            return  # others take it for dead, and it has not heard of that
         partition = int(transactional_id.rpartition("-")[2])
         row = place.database.row_of(partition)
         if row is None or row.owner != sender.process:
@@ -101,7 +104,7 @@ class Intake:
     leaves: dict[tuple[str, int], Leave]
     """By (member, n)."""
     outcomes: dict[str, int]
-    """Ref -> lsn of the first outcome."""
+    """Ref -> lsn of its outcome, where one record alone has that ref."""
 
 
 def read(place: Place, partition: int) -> Intake:
@@ -132,6 +135,10 @@ def read(place: Place, partition: int) -> Intake:
         ref = getattr(entry.event, "ref", None)
         if ref is not None:
             intake.outcomes.setdefault(ref, entry.lsn)
+    refs = Counter([frame.ref for _, frame in intake.frames] + [ref for _, ref in intake.turns])
+    for ref, records in refs.items():
+        if ref is not None and records > 1:
+            intake.outcomes.pop(ref, None)
     return intake
 
 

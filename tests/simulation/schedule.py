@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -51,6 +52,8 @@ class Shape:
     workers: int = 0
     agents: int = 0
     heal_at: float = 0.0
+    echo_until: float = 0.0
+    paces: dict[str, float] = field(default_factory=dict)
     member_ttl_ms: int = 5_000
     limits: Limits = field(init=False)
     worker: WorkerSettings = field(init=False)
@@ -72,6 +75,8 @@ class Shape:
         )
         ttl = draw.choice([3_000, 6_000])
         self.worker = WorkerSettings(lease_ttl_ms=ttl, lease_heartbeat_ms=ttl // 4)
+        self.echo_until = draw.choice([0.0, self.heal_at])
+        self.paces = {"kafka": draw.choice([1.0, 1.0, 10.0, 60.0]), "postgres": draw.choice([1.0, 1.0, 10.0])}
         self.document = json.dumps(
             {
                 "version": 1,
@@ -81,8 +86,8 @@ class Shape:
                         "id": "agents",
                         "kind": "websocket",
                         "group_settle_ms": draw.choice([0, 1_000]),
-                        "adopt_ms": 2_000,
-                        "watchdog_ms": draw.choice([3_000, 8_000]),
+                        "adopt_ms": draw.choice([1_000, 2_000]),
+                        "watchdog_ms": draw.choice([1_200, 3_000, 8_000]),
                         "on_owner_loss": draw.choice(["restart", "restart", "fail"]),
                     },
                 ],
@@ -124,6 +129,7 @@ class Schedule:
 
     def _play(self) -> None:
         place, shape, loop = self.place, self._shape, self.place.loop
+        place.network.paces = shape.paces
         self._watch = promises.Watch(place, shape.worker.lease_ttl_ms)
         loop._context.run(self._cast_all)
         director = Director(self._cast, place.branch(), heal_at=shape.heal_at)
@@ -142,7 +148,7 @@ class Schedule:
             for partition in range(shape.partitions)
             for name in place.conversation_ids(partition, shape.random.randint(1, 3))
         ]
-        self._people = People(place, conversations, turns=shape.random.randint(1, 4))
+        self._people = People(place, conversations, turns=shape.random.randint(1, 4), echo_until=shape.echo_until)
         self._cast = Cast(
             place=place,
             watch=self._watch,
@@ -214,9 +220,15 @@ def run_seed(seed: int) -> Outcome:
     """Run one schedule."""
     collecting = gc.isenabled()
     gc.disable()  # what it would find, and when, depends on what ran before
+    gc.freeze()
     try:
         return Schedule(seed).run()
     finally:
+        with warnings.catch_warnings():
+            # Coroutines that a killed process had made and not begun.
+            warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
+            gc.collect()
+        gc.unfreeze()
         if collecting:
             gc.enable()
 

@@ -1,0 +1,227 @@
+"""The mutation gate: each guard of the design taken away, one at a time. A simulation that finds nothing then would find
+nothing either if the guard had never been there.
+
+A mutant is made by patching, so that the product has no switch for it. What lies in SQL is mutated in the port in
+memory, which one contract suite holds to the same behaviour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from streams.core import fold, frames
+from streams.core.commands import Leave
+from streams.core.events import Entry, GatewayEnded
+from streams.core.state import Partition
+from streams.fence.heartbeat import Heartbeat
+from streams.fence.memory import MemoryCheckpoints, MemoryLeases
+from streams.fence.port import Checkpoint, Fenced, Lease, Positions, Token
+from streams.runtime.commit import Committer, Pack
+from streams.runtime.intake import Intake
+from streams.runtime.liveness import Liveness
+from streams.runtime.signals import Tick
+from streams.runtime.writer import Writer
+from tests.simulation.schedule import Outcome, run_seed
+
+Undo = ExitStack
+Apply = Callable[[ExitStack], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One guard. `without`: what is done instead; `apply` patches it in, for as long as its argument is open."""
+
+    guard: str
+    without: str
+    apply: Apply
+
+
+@dataclass(frozen=True, slots=True)
+class Catch:
+    """The first seed that noticed, how many were tried, and what it saw."""
+
+    outcome: Outcome
+    tried: int
+
+
+@contextmanager
+def mutated(mutation: Mutation) -> Iterator[None]:
+    """Without the guard, while this lasts."""
+    with ExitStack() as undo:
+        mutation.apply(undo)
+        yield
+
+
+def hunt(mutation: Mutation, seeds: Iterable[int]) -> Catch | None:
+    """Run the mutant under each of `seeds` until a promise is broken; None: none was."""
+    with mutated(mutation):
+        for tried, seed in enumerate(seeds, 1):
+            outcome = run_seed(seed)
+            if outcome.violations:
+                return Catch(outcome, tried)
+    return None
+
+
+def _swap(undo: ExitStack, owner: Any, name: str, new: Any) -> Any:
+    """Patch, and give what was there before."""
+    old = getattr(owner, name)
+    undo.enter_context(patch.object(owner, name, new))
+    return old
+
+
+# ------------------------------------------------------------------------------------------------------ the commit
+def _unawaited(undo: ExitStack) -> None:
+    async def commit(self: Committer, pack: Pack, letters: Sequence[Any]) -> int:
+        if letters:
+            await self._dead_letters.write(letters)
+        self._require_lease()
+        await self._producer.begin()
+        sends = [asyncio.ensure_future(self._producer.append(batch)) for batch in pack.batches]
+        await asyncio.sleep(0)
+        self._require_lease()
+        await self._producer.commit()
+        ends = await asyncio.gather(*sends, return_exceptions=True)
+        return max((end for end in ends if isinstance(end, int)), default=0)
+
+    _swap(undo, Committer, "commit", commit)
+
+
+def _read_before_fence(undo: ExitStack) -> None:
+    fence, replay = Committer.open, Writer._replay
+
+    async def later(self: Committer) -> None:
+        """Not yet."""
+
+    async def replay_then_fence(self: Writer, state: Partition) -> None:
+        await replay(self, state)
+        await fence(self._committer)
+
+    async def unsettled(self: Writer, reader: Any) -> None:
+        """It needs the producer's identity, which is not there yet."""
+
+    _swap(undo, Committer, "open", later)
+    _swap(undo, Writer, "_replay", replay_then_fence)
+    _swap(undo, Writer, "_settle", unsettled)
+
+
+# ------------------------------------------------------------------------------------------------------- the lease
+def _same_epoch(undo: ExitStack) -> None:
+    async def next_epoch(self: MemoryLeases, lease: Lease, above: int = 0) -> Lease:
+        return lease
+
+    _swap(undo, MemoryLeases, "next_epoch", next_epoch)
+
+
+def _unconfirmed(undo: ExitStack) -> None:
+    async def confirm(self: MemoryLeases, lease: Lease) -> None:
+        """Taken for granted."""
+
+    _swap(undo, MemoryLeases, "confirm", confirm)
+
+
+def _no_margin(undo: ExitStack) -> None:
+    def init(self: Heartbeat, *args: Any, ttl_ms: int, **more: Any) -> None:
+        before(self, *args, ttl_ms=ttl_ms, **more)
+        self._promise_s = ttl_ms / 1000
+
+    before = _swap(undo, Heartbeat, "__init__", init)
+
+
+# -------------------------------------------------------------------------------------------------- the checkpoint
+def _token_at_first_save(undo: ExitStack) -> None:
+    """The claim leaves the row as it is; the first snapshot puts the token there."""
+
+    async def take(self: MemoryCheckpoints, partition: int, token: Token) -> Checkpoint | None:
+        stored = self._store.checkpoints.get(partition)
+        if stored is None:
+            self._store.checkpoints[partition] = Checkpoint(token, 0, 0, Positions(), b"")
+            return None
+        if token.writer_epoch < stored.token.writer_epoch:
+            raise Fenced(f"{token} is not the newest", stored.token.writer_epoch)
+        return stored if stored.lsn else None
+
+    def require(self: MemoryCheckpoints, partition: int, token: Token, lsn: int) -> None:
+        stored = self._store.checkpoints.get(partition)
+        if stored is None or stored.token.writer_epoch > token.writer_epoch or stored.lsn < lsn:
+            raise Fenced("lost history")
+
+    async def save(
+        self: MemoryCheckpoints, partition: int, checkpoint: Checkpoint, rows: Any, keys: Any, before: int, known: int = 0
+    ) -> None:
+        stored = self._store.checkpoints[partition]
+        if stored.token.writer_epoch <= checkpoint.token.writer_epoch:
+            self._store.checkpoints[partition] = msgspec.structs.replace(stored, token=checkpoint.token)
+        await kept(self, partition, checkpoint, rows, keys, before, known)
+
+    _swap(undo, MemoryCheckpoints, "take", take)
+    _swap(undo, MemoryCheckpoints, "_require", require)
+    kept = _swap(undo, MemoryCheckpoints, "save", save)
+
+
+def _any_snapshot(undo: ExitStack) -> None:
+    async def save(
+        self: MemoryCheckpoints, partition: int, checkpoint: Checkpoint, rows: Any, keys: Any, before: int, known: int = 0
+    ) -> None:
+        stored = self._store.checkpoints[partition]
+        self._store.checkpoints[partition] = msgspec.structs.replace(stored, token=checkpoint.token)
+        await kept(self, partition, checkpoint, rows, keys, before, known)
+
+    kept = _swap(undo, MemoryCheckpoints, "save", save)
+
+
+# -------------------------------------------------------------------------------------------------------- the core
+def _any_token(undo: ExitStack) -> None:
+    _swap(undo, frames, "_holds", lambda command, run: True)
+
+
+def _ended_return(undo: ExitStack) -> None:
+    def forgotten(state: Partition, entry: Entry, event: GatewayEnded) -> None:
+        state.gateways.pop(event.gateway, None)
+
+    table = next(
+        value for value in vars(fold).values() if isinstance(value, dict) and GatewayEnded in value
+    )
+    undo.enter_context(patch.dict(table, {GatewayEnded: forgotten}))
+
+
+# ------------------------------------------------------------------------------------------------------ the intake
+def _unwaiting(kind: type[Any]) -> Apply:
+    def apply(undo: ExitStack) -> None:
+        def must_wait(self: Intake, content: Any) -> bool:
+            return not isinstance(content, kind) and bool(before(self, content))
+
+        before = _swap(undo, Intake, "_must_wait", must_wait)
+
+    return apply
+
+
+def _no_full_ttl(undo: ExitStack) -> None:
+    def restart(self: Liveness, at: int, known: Iterable[str] = ()) -> None:
+        before(self, at - self._ttl_ms, known)
+
+    before = _swap(undo, Liveness, "restart", restart)
+
+
+MUTATIONS = (
+    Mutation("await every future", "the commit goes out beside the sends", _unawaited),
+    Mutation("fence before reading", "InitProducerId comes after the replay", _read_before_fence),
+    Mutation("new writer epoch before each InitProducerId", "a holder goes on under its old one", _same_epoch),
+    Mutation("confirm before WriterOpened", "the lease of before the replay is taken for granted", _unconfirmed),
+    Mutation("lease margin", "a write may start until the very end of the lease", _no_margin),
+    Mutation("my token in the checkpoint row at the claim", "the first snapshot puts it there", _token_at_first_save),
+    Mutation("the token's condition in each snapshot", "any writer's snapshot is stored", _any_snapshot),
+    Mutation("run token on frames", "whoever names, or is taken for, a run may write to it", _any_token),
+    Mutation("ticks wait for the ends they name", "a tick takes effect as soon as it is read", _unwaiting(Tick)),
+    Mutation("full TTL after a claim", "the time without a writer counts as silence", _no_full_ttl),
+    Mutation("Leave waits for the member's last frame", "a Leave takes effect as soon as it is read", _unwaiting(Leave)),
+    Mutation("ended members stay ended", "an ended incarnation is forgotten", _ended_return),
+)
+
+__all__ = ["MUTATIONS", "Catch", "Mutation", "hunt", "mutated", "replace"]
