@@ -47,6 +47,9 @@ class Connection(ABC):
         self._websocket = websocket
         self._session = session
         self._outbound: deque[bytes] = deque()
+        self._outbound_bytes = 0
+        self._crowded = False
+        """Whether more than may pile up waited when the actions that are performed now began."""
         self._writable = asyncio.Event()
         self._drained = asyncio.Event()
         self._drained.set()
@@ -66,6 +69,7 @@ class Connection(ABC):
     # --------------------------------------------------------------------------------------------------- actions
     def perform(self, actions: Sequence[Action]) -> None:
         """Do what the session asks for. Never waits."""
+        self._crowded = self._outbound_bytes > limits.OUTBOUND_BYTES
         for action in actions:
             match action:
                 case Write():
@@ -99,7 +103,7 @@ class Connection(ABC):
 
     def give_up(self, code: int, reason: str) -> None:
         """Close it from this side; what is not on its way yet is not written."""
-        self._outbound.clear()
+        self._discard()
         self.end(code, reason)
 
     @property
@@ -176,9 +180,10 @@ class Connection(ABC):
             while True:
                 while self._outbound:
                     if not self._may_write():
-                        self._outbound.clear()
+                        self._discard()
                         break
                     frame = self._outbound.popleft()
+                    self._outbound_bytes -= len(frame)
                     await self._websocket.send_text(frame.decode())
                 self._drained.set()
                 if self._close is not None:
@@ -206,14 +211,21 @@ class Connection(ABC):
 
     # --------------------------------------------------------------------------------------------------- details
     def _enqueue(self, frame: bytes) -> None:
-        if len(self._outbound) >= limits.OUTBOUND_FRAMES:
+        if self._crowded or len(self._outbound) >= limits.OUTBOUND_FRAMES:
             log.warning("a slow consumer is closed", kind=self.kind, connection=self._session.connection_id)
-            self._outbound.clear()
+            self._discard()
             self.perform(self._session.end(CLOSE_SLOW, close_reason("slow_consumer", SLOW_RETRY_MS)))
             return
         self._outbound.append(frame)
+        self._outbound_bytes += len(frame)
         self._drained.clear()
         self._writable.set()
+
+    def _discard(self) -> None:
+        """What waits is not written."""
+        self._outbound.clear()
+        self._outbound_bytes = 0
+        self._crowded = False
 
     def _end(self, close: Close) -> None:
         self._close = close
