@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -213,12 +214,19 @@ async def _forget(settings: Settings, secrets: Path, notify: Notify) -> None:
 
 
 async def _servers(plan: StackPlan, notify: Notify) -> embedded.EmbeddedStack:
-    starting = asyncio.create_task(asyncio.to_thread(embedded.servers, plan.data, progress=notify))
+    given_up = Event()
+    start = asyncio.to_thread(embedded.servers, plan.data, progress=notify, given_up=given_up)
+    starting = asyncio.create_task(start)
     try:
         return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        # A thread cannot be cancelled: let it finish its start, so that what it started can be stopped.
-        await asyncio.to_thread((await starting).stop)
+    except asyncio.CancelledError as cancelled:
+        # A thread cannot be cancelled: ask it to end, and stop what it had started by then.
+        given_up.set()
+        try:
+            servers = await starting
+        except embedded.GivenUp:
+            raise cancelled from None
+        await asyncio.to_thread(servers.stop)
         raise
 
 

@@ -7,7 +7,7 @@ Kafka's jars come from Maven Central (once, cached for the user), the JRE and Po
 servers listen on 127.0.0.1 under a supervisor that ends them when the process that started them ends, however it does.
 """
 
-from ops.embedded.errors import StackUnavailable
+from ops.embedded.errors import GivenUp, StackUnavailable
 from ops.embedded.stack import KAFKA, POSTGRES, EmbeddedStack, on_stderr, servers, start
 
-__all__ = ["KAFKA", "POSTGRES", "EmbeddedStack", "StackUnavailable", "on_stderr", "servers", "start"]
+__all__ = ["KAFKA", "POSTGRES", "EmbeddedStack", "GivenUp", "StackUnavailable", "on_stderr", "servers", "start"]

@@ -10,10 +10,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 
 import msgspec
 
-from ops.embedded.errors import FolderUnusable
+from ops.embedded.errors import FolderUnusable, GivenUp
 from ops.embedded.kafka import new_cluster_id
 from ops.embedded.postgres import MAJOR
 
@@ -38,10 +39,10 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 class DataFolder:
     """A folder that this process has locked for one stack; the lock is passed on to the supervisor."""
 
-    def __init__(self, path: Path, *, temporary: bool, lock_wait_s: float, progress: Progress) -> None:
+    def __init__(self, path: Path, *, temporary: bool, lock_wait_s: float, progress: Progress, given_up: Event) -> None:
         self.path = path
         self.temporary = temporary
-        self.lock = _lock(path, lock_wait_s, progress)
+        self.lock = _lock(path, lock_wait_s, progress, given_up)
         try:
             self.remembered = self._read()
         except BaseException:
@@ -49,15 +50,19 @@ class DataFolder:
             raise
 
     @classmethod
-    def open(cls, data: Path | None, *, lock_wait_s: float, progress: Progress) -> DataFolder:
+    def open(
+        cls, data: Path | None, *, lock_wait_s: float, progress: Progress, given_up: Event | None = None
+    ) -> DataFolder:
         """Lock `data` (made when missing), or a new temporary folder when it is None. `progress` is told of a wait.
 
-        Raises `FolderUnusable` when another stack runs on the folder, or when it is not a folder of this layout.
+        Raises `FolderUnusable` when another stack runs on the folder, or when it is not a folder of this layout, and
+        `GivenUp` when `given_up` was set during the wait.
         """
+        given_up = given_up or Event()
         if data is None:
             _sweep()
             path = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
-            return cls(path, temporary=True, lock_wait_s=lock_wait_s, progress=progress)
+            return cls(path, temporary=True, lock_wait_s=lock_wait_s, progress=progress, given_up=given_up)
         path = data.expanduser().absolute()
         if any(sign in str(path) for sign in ",\n"):
             raise FolderUnusable(f"the data folder {str(path)!r} must have no comma and no line break in its path")
@@ -65,7 +70,7 @@ class DataFolder:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FolderUnusable(f"the data folder {path} cannot be made: {error.strerror}; choose another") from error
-        return cls(path, temporary=False, lock_wait_s=lock_wait_s, progress=progress)
+        return cls(path, temporary=False, lock_wait_s=lock_wait_s, progress=progress, given_up=given_up)
 
     def remember(self, remembered: Remembered) -> None:
         """Keep `remembered` for the next start; a kill in the middle leaves the old one."""
@@ -117,7 +122,7 @@ class DataFolder:
         return remembered
 
 
-def _lock(path: Path, wait_s: float, progress: Progress) -> int:
+def _lock(path: Path, wait_s: float, progress: Progress, given_up: Event) -> int:
     try:
         descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
@@ -140,7 +145,9 @@ def _lock(path: Path, wait_s: float, progress: Progress) -> int:
             if not told:
                 progress(f"another stack runs on {path}: waiting up to {wait_s:.0f} s, in case it is being stopped")
                 told = True
-            time.sleep(LOCK_POLL_S)
+            if given_up.wait(LOCK_POLL_S):
+                os.close(descriptor)
+                raise GivenUp from None
         else:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -151,7 +158,7 @@ def _lock(path: Path, wait_s: float, progress: Progress) -> int:
 def temporary_folder(prefix: str) -> Iterator[Path]:
     """A folder for as long as the block runs, locked: should this process be killed, `left_behind` finds it."""
     path = Path(tempfile.mkdtemp(prefix=prefix))
-    lock = _lock(path, 0.0, lambda _line: None)
+    lock = _lock(path, 0.0, lambda _line: None, Event())
     try:
         yield path
     finally:

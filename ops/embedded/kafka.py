@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 import fcntl
+import importlib.util
 import os
+import selectors
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import uuid
-import zipfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 
-from ops.embedded.errors import StackUnavailable
+from ops.embedded.errors import GivenUp, StackUnavailable
 from ops.embedded.supervisor import ServerPlan
 
 KAFKA_VERSION = "4.4.0"
@@ -23,6 +26,7 @@ KAFKA_VERSION = "4.4.0"
 ENDPOINT = f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}+org.slf4j:slf4j-simple:1.7.36"
 DOWNLOAD_MB = 45
 MEGABYTE = 1024 * 1024
+POLL_S = 0.05  # how soon a start that is given up ends
 
 # One broker for development and tests: a single replica, few internal partitions, nothing waits for a second member.
 # `broker.session.timeout.ms`: after a kill the controller refuses the broker's new registration until the old one has
@@ -119,77 +123,88 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\")
 
 
-def jar_folder(progress: Callable[[str], None]) -> Path:
+def jar_folder(progress: Callable[[str], None], given_up: Event | None = None) -> Path:
     """The folder with Kafka's jars, downloaded into the user's cache the first time.
 
     A folder with this name is whole: the download goes elsewhere, is checked, and is renamed into place under a lock,
-    so that a kill in the middle and two first starts at once do no harm. Raises `StackUnavailable`.
+    so that a kill in the middle and two first starts at once do no harm. Raises `StackUnavailable`, and `GivenUp` soon
+    after `given_up` was set.
     """
+    given_up = given_up or Event()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnlog"
     jars = cache / f"kafka-{KAFKA_VERSION}"
     if jars.is_dir():
         return jars
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "kafka.lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _take(lock.fileno(), progress, given_up)
         if not jars.is_dir():
             for leftover in cache.glob("partial-*"):
                 shutil.rmtree(leftover)
             with tempfile.TemporaryDirectory(dir=cache, prefix="partial-") as partial:
-                _download(Path(partial), progress).rename(jars)
+                _download(Path(partial), lock.fileno(), progress, given_up).rename(jars)
     return jars
 
 
-def _download(work: Path, progress: Callable[[str], None]) -> Path:
-    """Resolve and download into `work`; the folder of checked jars."""
-    # 0.2 s to import, needed once a machine.
-    from jgo.constants import MAVEN_CENTRAL_URL  # noqa: PLC0415
-    from jgo.env import EnvironmentBuilder  # noqa: PLC0415
-    from jgo.maven import MavenContext, PythonResolver  # noqa: PLC0415
-
-    progress(f"downloading Apache Kafka {KAFKA_VERSION} from Maven Central (about {DOWNLOAD_MB} MB, once)")
-    context = MavenContext(
-        resolver=PythonResolver(progress_callback=_Meter(progress).file),
-        repo_cache=work / "repository",
-        remote_repos={"central": MAVEN_CENTRAL_URL},
-    )
-    try:
-        environment = EnvironmentBuilder(context, cache_dir=work / "environments").from_endpoint(ENDPOINT)
-    except Exception as error:  # jgo's own, requests' and the parser's errors share no base class
-        raise StackUnavailable(f"Kafka could not be downloaded from Maven Central: {error}") from error
-    return copy_whole(environment.all_jars, work / "jars")
-
-
-def copy_whole(jars: Iterable[Path], target: Path) -> Path:
-    """Copy `jars` into the new folder `target`; `StackUnavailable` when one of them is cut short or damaged."""
-    target.mkdir()
-    for jar in jars:
+def _take(lock: int, progress: Callable[[str], None], given_up: Event) -> None:
+    told = False
+    while True:
         try:
-            with zipfile.ZipFile(jar) as archive:
-                broken = archive.testzip()
-        except zipfile.BadZipFile as error:
-            broken = str(error)
-        if broken is not None:
-            raise StackUnavailable(f"Kafka's {jar.name} arrived damaged ({broken}): start again to repeat the download")
-        shutil.copyfile(jar, target / jar.name)
-    return target
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not told:
+                progress(f"another start downloads Apache Kafka {KAFKA_VERSION}: waiting for it")
+                told = True
+            if given_up.wait(POLL_S):
+                raise GivenUp from None
 
 
-class _Meter:
-    """Adds up what is downloaded and reports each further 10 MB."""
+def _download(work: Path, lock: int, progress: Callable[[str], None], given_up: Event) -> Path:
+    """Have Kafka's jars downloaded into `work`; the folder of checked jars.
 
-    STEP = 10 * MEGABYTE
+    By a process of its own (`ops/embedded/maven.py`), which can be ended whatever it waits for. It ends with this one,
+    and holds the lock until it has.
+    """
+    if importlib.util.find_spec("jgo") is None:
+        raise ImportError("No module named 'jgo'")
+    errors = work / "errors"
+    with (
+        errors.open("wb") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-m", "ops.embedded.maven", str(work)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            pass_fds=[lock],
+            start_new_session=True,  # a Ctrl-C in the terminal is for this process, which then ends it
+        ) as process,
+    ):
+        try:
+            for line in _lines(process, given_up):
+                progress(line)
+            status = process.wait()
+        except BaseException:
+            process.kill()
+            raise
+    if status != 0:
+        raise StackUnavailable(errors.read_text("utf-8", "replace").strip())
+    return work / "jars"
 
-    def __init__(self, progress: Callable[[str], None]) -> None:
-        self._progress = progress
-        self._bytes = 0
 
-    @contextmanager
-    def file(self, _name: str, _size: int) -> Iterator[Callable[[int], None]]:
-        """jgo's callback: one file begins; what it yields is told each chunk's size."""
-        yield self._add
-
-    def _add(self, count: int) -> None:
-        before, self._bytes = self._bytes, self._bytes + count
-        if self._bytes // self.STEP > before // self.STEP:
-            self._progress(f"downloading Apache Kafka {KAFKA_VERSION}: {self._bytes // MEGABYTE} MB")
+def _lines(process: subprocess.Popen[bytes], given_up: Event) -> Iterator[str]:
+    """What it writes, line by line, to its end."""
+    assert process.stdout is not None  # noqa: S101 -- started with a pipe
+    begun = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            ready = selector.select(POLL_S)
+            if given_up.is_set():
+                raise GivenUp
+            if not ready:
+                continue
+            chunk = os.read(process.stdout.fileno(), 4096)
+            if not chunk:
+                return
+            *whole, begun = (begun + chunk).split(b"\n")
+            yield from (line.decode("utf-8", "replace") for line in whole)

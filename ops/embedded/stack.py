@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from threading import Event
 from types import TracebackType
 from typing import Self
 
@@ -161,12 +162,14 @@ def servers(
     progress: Callable[[str], None] = on_stderr,
     kafka_port: int = 0,
     postgres_port: int = 0,
+    given_up: Event | None = None,
 ) -> EmbeddedStack:
     """The servers that TURNLOG_KAFKA and TURNLOG_POSTGRES name; either one that is not named is started as by `start`.
 
     `progress` is told which are named: a variable that was exported for another command is easily forgotten. The
     folder is this stack's alone in any case. Raises `StackUnavailable` when a named server does not answer or the other
-    cannot be started, and `FolderUnusable`.
+    cannot be started, `FolderUnusable`, and `GivenUp` when another thread has set `given_up` while it waited for the
+    folder or the first download; servers that are being started are waited for.
     """
     named = {server: address for server, variable in VARIABLES.items() if (address := os.environ.get(variable))}
     if KAFKA in named:
@@ -179,10 +182,10 @@ def servers(
         folder = None
         if data is not None:
             progress(f"{data} gets no server of its own: unset {' and '.join(VARIABLES.values())} for that")
-            folder = DataFolder.open(data, lock_wait_s=LOCK_WAIT_S, progress=progress)
+            folder = DataFolder.open(data, lock_wait_s=LOCK_WAIT_S, progress=progress, given_up=given_up)
         return EmbeddedStack(named[KAFKA], named[POSTGRES], folder, None, frozenset(named))
     wanted = {KAFKA: kafka_port, POSTGRES: postgres_port}
-    stack = _start(data, progress, {server: port for server, port in wanted.items() if server not in named})
+    stack = _start(data, progress, {server: port for server, port in wanted.items() if server not in named}, given_up)
     stack.kafka = named.get(KAFKA, stack.kafka)
     stack.postgres = named.get(POSTGRES, stack.postgres)
     stack.named = frozenset(named)
@@ -198,10 +201,12 @@ def _address(dsn: str) -> str:
     return f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
 
 
-def _start(data: Path | None, progress: Callable[[str], None], wanted: dict[str, int]) -> EmbeddedStack:
+def _start(
+    data: Path | None, progress: Callable[[str], None], wanted: dict[str, int], given_up: Event | None = None
+) -> EmbeddedStack:
     try:
-        jars = kafka.jar_folder(progress) if KAFKA in wanted else None
-        folder = DataFolder.open(data, lock_wait_s=LOCK_WAIT_S, progress=progress)
+        jars = kafka.jar_folder(progress, given_up) if KAFKA in wanted else None
+        folder = DataFolder.open(data, lock_wait_s=LOCK_WAIT_S, progress=progress, given_up=given_up)
         try:
             supervision = _supervise(folder, jars, wanted)
         except BaseException:

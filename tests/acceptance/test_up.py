@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,7 @@ from tests.support.processes import eventually, nothing_runs_on, open_handles, w
 from tests.support.up import Up, turnlog_up
 
 GONE_WITHIN_S = 30.0
+AT_ONCE_S = 5.0
 
 
 def pids(up: Up) -> list[int]:
@@ -143,6 +147,33 @@ def test_on_a_database_that_stays_no_secrets_gather_also_after_a_kill(
         assert not left.exists()
     assert secrets_in(settings.postgres) == 0
     assert not list(scratch.iterdir())
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
+def test_a_first_download_that_does_not_come_on_ends_at_once(tmp_path: Path, how: signal.Signals) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        proxy = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "HTTPS_PROXY": proxy, "https_proxy": proxy}
+        with subprocess.Popen(
+            [sys.executable, "-m", "ops.cli", "up", "--port", "0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        ) as process:
+            try:
+                silent.settimeout(GONE_WITHIN_S)
+                asked, _ = silent.accept()  # from here on the download waits for an answer that never comes
+                with asked:
+                    assert len(list((tmp_path / "turnlog").glob("partial-*"))) == 1
+                    process.send_signal(how)
+                    out, err = process.communicate(timeout=AT_ONCE_S)
+            finally:
+                process.kill()
+    assert (process.returncode, out) == (0, "")
+    assert "downloading Apache Kafka" in err
+    assert "Traceback" not in err
+    assert [each.name for each in (tmp_path / "turnlog").iterdir()] == ["kafka.lock"]
 
 
 def test_doctor_finds_everything_in_order_on_a_running_stack(up: Up) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
 import stat
+import threading
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from ops.embedded import StackUnavailable, folder, kafka, ports, postgres, start
-from ops.embedded.errors import FolderUnusable
+from ops.embedded import StackUnavailable, folder, kafka, maven, ports, postgres, start
+from ops.embedded.errors import FolderUnusable, GivenUp
 from ops.embedded.folder import DataFolder, Remembered
 from ops.embedded.supervisor import NEXT_PHASES, Phase, Plan, Server, ServerPlan
 
@@ -76,7 +78,7 @@ def a_jar(path: Path) -> Path:
 
 def test_whole_jars_are_copied(tmp_path: Path) -> None:
     jars = [a_jar(tmp_path / "a.jar"), a_jar(tmp_path / "b.jar")]
-    copied = kafka.copy_whole(jars, tmp_path / "copied")
+    copied = maven.copy_whole(jars, tmp_path / "copied")
     assert [(copied / jar.name).read_bytes() for jar in jars] == [jar.read_bytes() for jar in jars]
 
 
@@ -90,7 +92,7 @@ def test_a_damaged_jar_is_refused_by_name(tmp_path: Path, damage: str) -> None:
         content[content.index(b"xxx")] ^= 0xFF
     jar.write_bytes(content)
     with pytest.raises(StackUnavailable, match=r"a\.jar arrived damaged"):
-        kafka.copy_whole([jar], tmp_path / "copied")
+        maven.copy_whole([jar], tmp_path / "copied")
 
 
 def test_a_free_port_is_outside_the_range_of_outgoing_connections() -> None:
@@ -137,6 +139,28 @@ def test_whoever_waits_for_a_folder_says_so_once(tmp_path: Path) -> None:
     assert lines[0].startswith(f"another stack runs on {tmp_path}: waiting")
 
 
+def test_whoever_gives_up_waits_for_a_folder_no_longer(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    given_up = threading.Event()
+    with pytest.raises(GivenUp):
+        # The wait is told of once it has begun: only then is it given up.
+        DataFolder.open(tmp_path, lock_wait_s=600.0, progress=lambda line: given_up.set(), given_up=given_up)
+    first.release()
+    opened(tmp_path).release()
+
+
+def test_whoever_gives_up_waits_for_somebody_elses_download_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "turnlog").mkdir()
+    given_up = threading.Event()
+    with (tmp_path / "turnlog" / "kafka.lock").open("wb") as theirs:
+        fcntl.flock(theirs, fcntl.LOCK_EX)
+        with pytest.raises(GivenUp):
+            kafka.jar_folder(lambda line: given_up.set(), given_up)
+
+
 def test_a_folder_that_cannot_be_written_to_is_said_with_the_file_that_could_not(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()  # nobody can open this for writing, root neither
     with pytest.raises(FolderUnusable, match=rf"{tmp_path} cannot be used: {tmp_path}/lock: Is a directory; choose"):
@@ -146,7 +170,9 @@ def test_a_folder_that_cannot_be_written_to_is_said_with_the_file_that_could_not
 def test_an_unusable_folder_is_not_answered_with_where_to_find_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka, "jar_folder", lambda progress: tmp_path)  # no download for a start that must fail
+    monkeypatch.setattr(
+        kafka, "jar_folder", lambda progress, given_up: tmp_path
+    )  # no download for a start that must fail
     with pytest.raises(FolderUnusable) as caught:
         start(tmp_path / "a,b")
     assert "What you can do" not in str(caught.value)
