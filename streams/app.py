@@ -1,4 +1,5 @@
-"""The faust app: the projector, an agent that reads the journal and keeps the read model in Postgres.
+"""The faust app: the projector, an agent that reads the journal and keeps the read model in Postgres; and the canary,
+which tries the fences on a schedule.
 
     TURNLOG_KAFKA=… TURNLOG_POSTGRES=… faust -A streams.app worker
 
@@ -19,6 +20,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import faust
+import structlog
 from aiokafka.admin import AIOKafkaAdminClient
 from faust.app.base import BootStrategy
 from yarl import URL
@@ -31,11 +33,15 @@ from streams.projector.metrics import ProjectorMetrics
 from streams.projector.order import JournalRecord
 from streams.projector.store import PostgresProjection
 from streams.projector.writer import ProjectionWriter
+from streams.runtime.canary import CouldNotCheck
+from streams.runtime.canary import run as run_canary
 from streams.runtime.health import HealthServer
 from streams.runtime.registry import open_codec
 from streams.settings import Settings, load_settings
 from streams.topics import Topics
 from streams.topics import verify as verify_topics
+
+log = structlog.get_logger(__name__)
 
 READY_VARIABLE = "TURNLOG_READY"
 SESSION_TIMEOUT_S = 10.0
@@ -145,7 +151,32 @@ def create(settings: Settings, on_ready: OnReady | None = None) -> ProjectorApp:
             await writer.put(JournalRecord(message.partition, message.offset, message.value))
 
     app.task(writer.run)
+    if settings.canary_every_s:
+
+        async def canary() -> None:
+            await _run_canary(settings, metrics)
+
+        app.timer(interval=settings.canary_every_s)(canary)
+
     return app
+
+
+async def _run_canary(settings: Settings, metrics: ProjectorMetrics) -> None:
+    """One run of the fence's canary. Whatever comes of it, the projector goes on."""
+    try:
+        verdict = await run_canary(settings)
+    except CouldNotCheck as error:
+        metrics.canary_runs.labels("unknown").inc()
+        log.warning("the canary could not check the fences", error=str(error))
+        return
+    except Exception:
+        metrics.canary_runs.labels("unknown").inc()
+        log.exception("the canary failed")
+        return
+    metrics.canary_runs.labels("refused" if verdict.ok else "admitted").inc()
+    metrics.canary_ok.set(verdict.ok)
+    if not verdict.ok:
+        log.error("A ZOMBIE'S WRITE WENT THROUGH", checks=[f"{check.name}: {check.found}" for check in verdict.checks])
 
 
 def run(settings: Settings, *, on_ready: OnReady) -> None:

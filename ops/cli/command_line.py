@@ -17,6 +17,7 @@ import typer
 from ops.cli import (
     audit,
     bench,
+    canary,
     channel,
     chaos,
     conversation,
@@ -69,7 +70,7 @@ def main(
     """Conversations between people and agents, as an ordered log: each turn answered by exactly one agent process."""
 
 
-for module in (up, demo, worker, gateway, projector, send, doctor, chaos):
+for module in (up, demo, worker, gateway, projector, send, doctor, canary, chaos):
     module.register(app)
 for noun in (channel, conversation, member, lease, topic, transaction, key, audit, bench, schema):
     app.add_typer(noun.app)

@@ -26,6 +26,20 @@ class ProjectorMetrics:
         self.entries = counter("entries", "Journal entries written to the read model.")
         self.rereads = counter("rereads", "Times that the journal was read again from the stored position.")
         self.garbage = counter("garbage_records", "Records in the journal that are no journal entries.")
+        self.canary_runs = Counter(
+            "canary_runs",
+            "Runs of the fence's canary, by result: refused, admitted (a zombie's write went through), unknown.",
+            ("result",),
+            namespace="turnlog",
+            registry=self.registry,
+        )
+        self.canary_ok = Gauge(
+            "canary_ok",
+            "0 when a zombie's write went through at the last run of the fence's canary, else 1.",
+            namespace="turnlog",
+            registry=self.registry,
+        )
+        self.canary_ok.set(1)
         self.unavailable = counter("unavailable", "Writes and reads that failed because a server did not answer.")
         self.write_seconds = Histogram(
             "write_seconds",
