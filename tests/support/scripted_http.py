@@ -40,17 +40,28 @@ class ScriptedHttp:
         self.url = ""
         self.answers: deque[Answer] = deque()
         self.asked: list[Asked] = []
+        self.failures: list[Exception] = []
+        """What went wrong here: a request that is none, or one more than there are answers."""
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
-                await self._one(head, reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client went away
+            while await self._one(reader, writer):
+                pass
+        except ConnectionError:
+            return  # a client that has seen enough goes away in the middle of an answer
+        except Exception as failure:  # noqa: BLE001 -- asyncio would only log it: `scripted_http` raises it
+            self.failures.append(failure)
         finally:
             writer.close()
 
-    async def _one(self, head: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer the next request; whether the connection goes on."""
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        except asyncio.IncompleteReadError as end:
+            if end.partial:
+                raise
+            return False
         request, *lines = head.strip().split("\r\n")
         method, path, _ = request.split(" ")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
@@ -59,17 +70,18 @@ class ScriptedHttp:
         answer = self.answers.popleft()
         if answer.body is None:
             writer.transport.abort()
-            raise ConnectionResetError
+            return False
         body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
         fields = {"Content-Length": str(len(body)), **answer.headers}
         lines_out = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         writer.write(f"HTTP/1.1 {answer.status} X\r\n{lines_out}\r\n".encode() + body)
         await writer.drain()
+        return True
 
 
 @asynccontextmanager
 async def scripted_http(*answers: Answer) -> AsyncIterator[ScriptedHttp]:
-    """One that listens on a free port until the block ends."""
+    """One that listens on a free port until the block ends. Raises what went wrong in it, unless the block did."""
     scripted = ScriptedHttp()
     scripted.answers.extend(answers)
     server = await asyncio.start_server(scripted.handle, "127.0.0.1", 0)
@@ -77,3 +89,5 @@ async def scripted_http(*answers: Answer) -> AsyncIterator[ScriptedHttp]:
         scripted.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         yield scripted
         server.close()
+    if scripted.failures:
+        raise ExceptionGroup("the scripted server failed", scripted.failures)
