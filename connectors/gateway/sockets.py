@@ -147,6 +147,8 @@ class AgentConnection(Connection):
         self._member: Member | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        self._lost = False
+        """A frame was not taken that its sender will not send again: what it sent after that is not taken either."""
         self.leave_reason: str | None = None
         """Why this side ended it, where it matters to others."""
 
@@ -279,7 +281,7 @@ class AgentConnection(Connection):
         if not isinstance(submit, SubmitFrame):
             raise TypeError("an agent's session submits frames")
         session, gateway = self.session, self._gateway
-        if self._member is None:
+        if self._member is None or self._lost:
             return
         command = CommitFrame(
             at=0,
@@ -324,6 +326,7 @@ class AgentConnection(Connection):
     def _failed(self, submit: SubmitFrame, error: ProtocolError) -> None:
         if submit.ref is not None:
             self._gateway.hub.forget(submit.ref)
+        self._lost = self._lost or (error.spec.retryable and submit.frame.client_id is None)
         self.perform(self.session.submit_failed(submit, error, wall_ms()))
 
     def _outcome(self, entry: Entry) -> None:

@@ -301,12 +301,16 @@ class AgentSession(Session):
         return self._drain()
 
     def submit_failed(self, submit: SubmitFrame, error: ProtocolError, now: int) -> list[Action]:
-        """The intake did not take a frame."""
+        """The intake did not take a frame. One that its sender cannot send again, since nothing tells it which one it
+        was, ends the connection: on the next one both sides say what they have, and a stream gets no hole."""
         self._now = now
         if submit.ref is not None:
             self._pending.pop(submit.ref, None)
         error.client_id = submit.frame.client_id
-        self._refuse_in(submit.conversation_id, error)
+        if error.spec.retryable and error.client_id is None:
+            self._end_with(error)
+        else:
+            self._refuse_in(submit.conversation_id, error)
         return self._drain()
 
     def replayed(self, conversation_id: str, entries: Sequence[tuple[Entry, bool]], now: int) -> list[Action]:

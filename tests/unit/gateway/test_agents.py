@@ -332,6 +332,23 @@ async def test_a_frame_that_the_intake_does_not_take_is_refused_for_a_retry(worl
         assert (await agent.until("ack"))["seq"] == 1
 
 
+async def test_an_agent_is_sent_away_when_a_frame_is_lost_that_it_cannot_know_of_and_nothing_after_it_is_taken(
+    world: World, served: Served
+) -> None:
+    conversation, _ = await served.conversation()
+    async with served.agent() as agent:
+        await agent.settled()
+        world.broken = Unavailable("Kafka is away")
+        chunk = {"type": "genui", "streamId": "s", "done": False, "chunk": {"type": "text", "content": "lost", "id": 1}}
+        await agent.say(conversation, chunk)
+        await agent.say(conversation, {"type": "text", "clientId": "p.1", "data": {"text": "behind it"}})
+        assert (await agent.until("error"))["data"]["code"] == "unavailable"
+        world.broken = None
+        code, reason = await closed(agent)
+        assert (code, reason["reason"]) == (1012, "unavailable")
+    assert "FrameCommitted" not in world.kinds(conversation)
+
+
 async def test_an_unknown_conversation_is_refused_by_client_id(served: Served) -> None:
     async with served.agent() as agent:
         await agent.say("nowhere", {"type": "text", "clientId": "c", "data": {"text": "x"}})
