@@ -37,7 +37,6 @@ class Process:
     starts: int = 0
     unasked: list[str] = field(default_factory=list)
     """How it ended when nobody had it ended."""
-    failed_starts: int = 0
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     extra: Mapping[str, str] = field(default_factory=dict)
     """Variables that its next start gets on top."""
@@ -80,7 +79,7 @@ class Process:
             try:
                 await child.start(START_WITHIN_S)
             except ChildFailed as failure:
-                self._put_down(f"did not start: {failure}" if self._is_asked_for() else None)
+                self._ended(f"did not start: {str(failure).partition(chr(10))[0]}")
                 await asyncio.sleep(AGAIN_S)
                 continue
             self.starts += 1
@@ -88,20 +87,15 @@ class Process:
             self.ready.set()
             code = await child.ended()
             self.ready.clear()
-            self._put_down(f"ended with {code}" if self._is_asked_for() else None)
+            self._ended(f"ended with {code}")
 
-    def _is_asked_for(self) -> bool:
-        return self._blamed is None and self._wanted.is_set()
-
-    def _put_down(self, unasked: str | None) -> None:
+    def _ended(self, how: str) -> None:
+        """Say it, and remember it, unless somebody had it ended."""
+        asked_for = self._blamed is not None or not self._wanted.is_set()
         self._blamed = None
-        if unasked is None:
-            return
-        if unasked.startswith("did not start"):
-            self.failed_starts += 1
-        else:
-            self.unasked.append(unasked)
-        self.notify(f"{self.name} {unasked}")
+        if not asked_for:
+            self.unasked.append(how)
+            self.notify(f"{self.name} {how}; its log: {self.plan.log}")
 
     def blame(self, fault: str) -> None:
         """Its next end is this fault's doing."""
