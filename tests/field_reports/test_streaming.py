@@ -88,7 +88,7 @@ async def test_a_reader_that_stops_reading_holds_few_megabytes_and_the_others_ge
         await slow.send(json.dumps({"type": "hello", "protocol": "converger/1", "watermark": 0}))
         await slow.recv()
         await other.until("welcome")
-        viewers = list(served.gateway.hub._viewers[conversation])
+        viewers: list[Any] = list(served.gateway.hub._viewers[conversation])
         assert len(viewers) == 2
         await served.say(conversation, token, "talk")
         turn = await agent.until("text")
@@ -98,7 +98,7 @@ async def test_a_reader_that_stops_reading_holds_few_megabytes_and_the_others_ge
         for number in range(answers):
             await agent.say(conversation, {"type": "text", "clientId": f"m{number}", "data": {"text": text}} | named)
             await agent.until("ack")
-            held = [sum(len(frame) for frame in viewer._outbound) for viewer in viewers]  # type: ignore[attr-defined]
+            held = [sum(len(frame) for frame in viewer._outbound) for viewer in viewers]
             most = max(most, *held)
         assert await got == list(range(2, answers + 2))
         assert most < limits.OUTBOUND_BYTES + 2 * len(text)
