@@ -214,7 +214,7 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def run(settings: Settings, *, on_ready: OnReady) -> None:
-    """Run one worker until SIGTERM or SIGINT; a second one ends it without draining.
+    """Run one worker until SIGTERM or SIGINT, and drain it; a second one ends it at once with `KeyboardInterrupt`.
 
     `on_ready` gets {id, pid, metrics} once its first partitions run. Raises `TopicsError`, `SchemaMismatch` or what
     Kafka's and Postgres's clients raise when they cannot be reached at the start.
@@ -223,11 +223,12 @@ def run(settings: Settings, *, on_ready: OnReady) -> None:
 
     configure_logs(settings.log_format)
     verify_tables(settings.postgres)
-    uvloop.run(serve(settings, on_ready=on_ready))
+    if not uvloop.run(serve(settings, on_ready=on_ready)):
+        raise KeyboardInterrupt
 
 
-async def serve(settings: Settings, *, on_ready: OnReady) -> None:
-    """`run`, in the running event loop."""
+async def serve(settings: Settings, *, on_ready: OnReady) -> bool:
+    """`run`, in the running event loop; whether it was drained."""
     partitions = await _verified_partitions(settings)
     worker = Worker(settings, partitions)
     asked, urgent = asyncio.Event(), asyncio.Event()
@@ -253,6 +254,7 @@ async def serve(settings: Settings, *, on_ready: OnReady) -> None:
             loop.remove_signal_handler(name)
     if worker.crash_reason is not None:
         raise worker.crash_reason
+    return not urgent.is_set()
 
 
 async def _first(*waits: Any) -> None:

@@ -148,4 +148,4 @@ async def test_sigterm_twice_ends_it_at_once(place: Deployment) -> None:
         running.process.send_signal(signal.SIGINT)
         running.process.send_signal(signal.SIGCONT)
         async with asyncio.timeout(5):
-            await running.process.wait()
+            assert await running.process.wait() == 130  # it has not drained, and says so
