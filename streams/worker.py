@@ -37,7 +37,13 @@ from streams.runtime.balancer import Balancer
 from streams.runtime.commit import DeadLetters
 from streams.runtime.health import HealthServer
 from streams.runtime.kafka import KafkaEnds, Stability, closed
-from streams.runtime.kafka_clients import KafkaIntake, KafkaJournalProducer, KafkaJournalReader, KafkaOutbox
+from streams.runtime.kafka_clients import (
+    KafkaIntake,
+    KafkaJournalProducer,
+    KafkaJournalReader,
+    KafkaOutbox,
+    KafkaReaders,
+)
 from streams.runtime.kafka_transactions import KafkaTransactions
 from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.partition import PartitionState
@@ -108,6 +114,7 @@ class Worker(Service):
         self._outbox, self._ends = KafkaOutbox(settings.kafka, limit_s), KafkaEnds(settings.kafka, limit_s)
         watched = (topics.turns, topics.frames, topics.membership, topics.conversations)
         self._transactions = {topic: KafkaTransactions(settings.kafka, topic, limit_s) for topic in watched}
+        self._readers = KafkaReaders(settings.kafka, limit_s)
         self._leases = PostgresLeases(settings.postgres, self.id, ttl_ms=settings.lease_ttl_ms)
         self._checkpoints = PostgresCheckpoints(settings.postgres)
         codec, metrics = open_codec(settings.schema_registry, topics), WorkerMetrics()
@@ -130,10 +137,8 @@ class Worker(Service):
                 timeout_ms=settings.transaction_timeout_ms,
                 limit_s=limit_s,
             ),
-            new_reader=lambda partition: KafkaJournalReader(
-                settings.kafka, self._ends, topics.conversations, partition, limit_s
-            ),
-            new_intake=lambda partition: KafkaIntake(settings.kafka, topics, partition, limit_s),
+            new_reader=lambda partition: KafkaJournalReader(self._readers, self._ends, topics.conversations, partition),
+            new_intake=lambda partition: KafkaIntake(settings.kafka, self._ends, topics, partition, limit_s),
             transactions=self._transactions[topics.conversations],
             keeper=self._heart.heartbeat,
             metrics=metrics,
@@ -170,7 +175,9 @@ class Worker(Service):
 
     async def on_shutdown(self) -> None:
         self._health.stop()
-        await closed(self._leases, self._checkpoints, self._outbox, self._ends, *self._transactions.values())
+        await closed(
+            self._leases, self._checkpoints, self._outbox, self._readers, self._ends, *self._transactions.values()
+        )
         log.info("worker stopped", worker=self.id)
 
     async def until_crashed(self) -> None:

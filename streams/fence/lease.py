@@ -45,6 +45,8 @@ class PostgresLeases:
         self._locked = False
         self._seen_held: set[str] = set()
         self._dead: set[str] = set()
+        self._rows: dict[int, HeldBy] = {}
+        """The table as this session saw it last."""
 
     async def open(self) -> None:
         """See the port. Raises `FenceUnavailable` when Postgres cannot be reached."""
@@ -76,7 +78,9 @@ class PostgresLeases:
         """See the port."""
 
         async def claim(connection: AsyncConnection[Any]) -> Lease | HeldBy:
-            lease = await self._try_claim(connection, partition, None)
+            # A row seen before that was a dead worker's needs no second look: it is only taken at the epoch seen then.
+            seen = self._rows.get(partition)
+            lease = await self._try_claim(connection, partition, seen if seen and seen.worker in self._dead else None)
             if lease is not None:
                 return lease
             cursor = await connection.execute(QUERIES["lease_of"], {"partition": partition})
@@ -166,13 +170,15 @@ class PostgresLeases:
             cursor = await connection.execute(QUERIES["list_leases"])
             rows: Sequence[Row] = await cursor.fetchall()
             await self._look_for_dead(connection, {row[1] for row in rows})
-            return [self._held_by(row) for row in rows]
+            self._rows = {row[0]: self._held_by(row) for row in rows}
+            return list(self._rows.values())
 
         return await self._session.run(table)
 
     async def _on_connect(self, connection: AsyncConnection[Any]) -> None:
         self._seen_held.clear()
         self._dead.clear()
+        self._rows.clear()
         self._locked = False
         await self._take_lock(connection)
 

@@ -226,6 +226,16 @@ class KafkaEnds:
         """Start and end of each, whatever lies there. Raises `KafkaUnavailable`."""
         return await bounds(await self._client("read_uncommitted"), names, self._limit_s)
 
+    async def readable(self, names: Iterable[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
+        """Start and last stable offset of each. Raises `KafkaUnavailable`."""
+        return await bounds(await self._client("read_committed"), names, self._limit_s)
+
+    async def high(self, names: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """The high watermark of each: the end, whatever lies before it. Raises `KafkaUnavailable`."""
+        client = await self._client("read_uncommitted")
+        offsets: Mapping[TopicPartition, int] = await asked(client.end_offsets(list(names)), self._limit_s)
+        return offsets
+
     async def stable(self, names: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """The last stable offset of each: where a `read_committed` reader ends. Raises `KafkaUnavailable`."""
         client = await self._client("read_committed")

@@ -29,7 +29,6 @@ from streams.runtime.kafka import (
     RecordBatch,
     Unrecoverable,
     asked,
-    bounds,
     consumer,
     is_stray,
     require_inside,
@@ -42,6 +41,10 @@ log = structlog.get_logger(__name__)
 # fetched for so long either. By aiokafka's own 0.1 s a writer that is busy for longer would get a turn whose channel,
 # known before it, is still to be fetched. It is a limit, because membership is left untaken once too much is held back.
 ONE_FETCH_S = 2.0
+# What a journal ends with is a marker, of which a reader sees nothing but that its position has moved: it looks often.
+READ_WAIT_MS = 5
+# As many partitions as are opened at the same time (`ports.OPENED_AT_ONCE`); each connection costs the broker a little.
+READERS_KEPT = 8
 
 
 def translated(error: BaseException) -> BaseException:
@@ -168,10 +171,14 @@ def _futures(producer: AIOKafkaProducer) -> list[asyncio.Future[Any]]:
 
 
 class KafkaIntake:
-    """`IntakeSource` on aiokafka: one consumer a partition, so that a slow or stopped partition delays no other."""
+    """`IntakeSource` on aiokafka: one consumer a partition, so that a slow or stopped partition delays no other.
 
-    def __init__(self, bootstrap: str, topics: Topics, partition: int, limit_s: float) -> None:
+    Ends are asked for on another connection: on this one, a broker answers that only after the fetch before it.
+    """
+
+    def __init__(self, bootstrap: str, ends: KafkaEnds, topics: Topics, partition: int, limit_s: float) -> None:
         self._bootstrap = bootstrap
+        self._ends = ends
         self._limit_s = limit_s
         self._turns = TopicPartition(topics.turns, partition)
         self._frames = TopicPartition(topics.frames, partition)
@@ -182,14 +189,14 @@ class KafkaIntake:
         self._consumer: Any = None
 
     async def open(self, positions: Positions) -> None:
+        wanted = dict(zip(self._all, (positions.turns, positions.frames, positions.membership), strict=True))
+        kept = await self._ends.readable(self._all)
+        for name, position in wanted.items():
+            require_inside(name, position, kept[name])
         self._consumer = consumer(self._bootstrap, self._limit_s)
         await asked(self._consumer.start(), self._limit_s)
         # aiokafka has no setting for it.
         self._consumer._fetcher._prefetch_backoff = ONE_FETCH_S
-        wanted = dict(zip(self._all, (positions.turns, positions.frames, positions.membership), strict=True))
-        kept = await bounds(self._consumer, self._all, self._limit_s)
-        for name, position in wanted.items():
-            require_inside(name, position, kept[name])
         self._consumer.assign(self._all)
         for name, position in wanted.items():
             self._consumer.seek(name, position)
@@ -234,7 +241,7 @@ class KafkaIntake:
         return int(await self._consumer.position(name))
 
     async def ends(self) -> Positions:
-        ends = await asked(self._consumer.end_offsets(self._all), self._limit_s)
+        ends = await self._ends.stable(self._all)
         return Positions(ends[self._turns], ends[self._frames], ends[self._membership])
 
     async def close(self) -> None:
@@ -243,26 +250,68 @@ class KafkaIntake:
             self._consumer = None
 
 
+class KafkaReaders:
+    """Consumers for replays, kept from one to the next.
+
+    Connecting one takes longer than most replays, and a takeover replays dozens of partitions at once.
+    """
+
+    def __init__(self, bootstrap: str, limit_s: float, *, kept: int = READERS_KEPT) -> None:
+        """`kept`: at most so many wait for the next replay."""
+        self._bootstrap = bootstrap
+        self._limit_s = limit_s
+        self._kept = kept
+        self._idle: list[Any] = []
+
+    async def take(self) -> Any:
+        """A consumer that reads nothing yet. Raises `KafkaUnavailable`."""
+        if self._idle:
+            return self._idle.pop()
+        # Waiting for more at the end of the journal is of no use: what is missing then is only a marker on its way.
+        fresh = consumer(self._bootstrap, self._limit_s, wait_ms=50)
+        try:
+            await asked(fresh.start(), self._limit_s)
+        except BaseException:
+            await fresh.stop()
+            raise
+        return fresh
+
+    async def give_back(self, used: Any, *, good: bool) -> None:
+        """It is needed no more. `good`: all that was asked of it was answered; else it is not used again."""
+        if not good or len(self._idle) >= self._kept:
+            await used.stop()
+            return
+        used.pause(*used.assignment())  # it would go on fetching; the next assignment begins unpaused
+        self._idle.append(used)
+
+    async def close(self) -> None:
+        while self._idle:
+            await self._idle.pop().stop()
+
+
 class KafkaJournalReader:
     """`JournalReader` on aiokafka."""
 
-    def __init__(self, bootstrap: str, ends: KafkaEnds, topic: str, partition: int, limit_s: float) -> None:
+    def __init__(self, readers: KafkaReaders, ends: KafkaEnds, topic: str, partition: int) -> None:
         self._name = TopicPartition(topic, partition)
         self._ends = ends
-        self._limit_s = limit_s
-        # Waiting for more at the end of the journal is of no use: what is missing then is only a marker on its way.
-        self._consumer = consumer(bootstrap, limit_s, wait_ms=50)
+        self._readers = readers
+        self._consumer: Any = None
+        self._good = True
 
     async def open(self, offset: int) -> None:
-        await asked(self._consumer.start(), self._limit_s)
+        self._consumer = await self._readers.take()
+        self._good = False
         kept = await self._ends.bounds([self._name])
         require_inside(self._name, offset, kept[self._name])
         self._consumer.assign([self._name])
         self._consumer.seek(self._name, offset)
+        self._good = True
 
     async def read(self) -> tuple[Sequence[Record], int]:
+        self._good = False
         try:
-            found = await self._consumer.getmany(timeout_ms=50)
+            found = await self._consumer.getmany(timeout_ms=READ_WAIT_MS)
         except OffsetOutOfRangeError as error:
             raise Unrecoverable(f"the journal was cut off while it was replayed: {error}") from error
         except KafkaError as error:
@@ -271,16 +320,20 @@ class KafkaJournalReader:
             if is_stray():
                 raise KafkaUnavailable("cannot read the journal: the connection was closed") from error
             raise
-        return found.get(self._name, ()), await self._consumer.position(self._name)
+        position = int(await self._consumer.position(self._name))
+        self._good = True
+        return found.get(self._name, ()), position
 
     async def high_watermark(self) -> int:
-        return (await self._ends.bounds([self._name]))[self._name].end
+        return (await self._ends.high([self._name]))[self._name]
 
     async def stable_end(self) -> int:
         return (await self._ends.stable([self._name]))[self._name]
 
     async def close(self) -> None:
-        await self._consumer.stop()
+        if self._consumer is not None:
+            used, self._consumer = self._consumer, None
+            await self._readers.give_back(used, good=self._good)
 
 
 class KafkaOutbox:

@@ -165,7 +165,8 @@ class Sequencer(Service):
             await self._back_off(problem)
 
     async def _run(self, writer: Writer) -> None:
-        await writer.open()
+        async with self._ports.opening:
+            await writer.open()
         self._enter(S.RUNNING)
         self._ports.metrics.takeovers.inc()
         self._ports.metrics.takeover_seconds.observe(time.monotonic() - self._claimed_at)

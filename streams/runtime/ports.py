@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from streams.fence.port import Checkpoints, Lease, Leases
 from streams.runtime.codec import Codec
@@ -12,6 +13,11 @@ from streams.runtime.commit import DeadLetters
 from streams.runtime.hanging import Transactions
 from streams.runtime.kafka import IntakeSource, JournalProducer, JournalReader, Outbox
 from streams.runtime.metrics import WorkerMetrics
+
+OPENED_AT_ONCE: Final = 8
+"""Partitions of a worker that go through the claim order at the same time. All at once would share the CPU, and be
+ready all at the end; in turn, half of them are ready after half of the time. Most of an opening is waiting: fewer than
+this would leave the CPU idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +64,4 @@ class Ports:
     transactions: Transactions
     keeper: LeaseKeeper
     metrics: WorkerMetrics
+    opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(OPENED_AT_ONCE))

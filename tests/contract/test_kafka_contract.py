@@ -26,7 +26,13 @@ from streams.runtime.kafka import (
     Polled,
     Unrecoverable,
 )
-from streams.runtime.kafka_clients import KafkaIntake, KafkaJournalProducer, KafkaJournalReader, KafkaOutbox
+from streams.runtime.kafka_clients import (
+    KafkaIntake,
+    KafkaJournalProducer,
+    KafkaJournalReader,
+    KafkaOutbox,
+    KafkaReaders,
+)
 from streams.topics import Topics, ensure
 from tests.support.fake_kafka import FakeKafka, FakeOutbox
 
@@ -75,6 +81,8 @@ class Real:
         self.bootstrap = bootstrap
         self.topics = Topics(namespace)
         self._at_end = at_end
+        self._readers = KafkaReaders(bootstrap, LIMIT_S)
+        at_end.push_async_callback(self._readers.close)
 
     def producer(self) -> JournalProducer:
         made = KafkaJournalProducer(
@@ -90,13 +98,15 @@ class Real:
 
     def reader(self) -> JournalReader:
         ends = KafkaEnds(self.bootstrap, LIMIT_S)
-        made = KafkaJournalReader(self.bootstrap, ends, self.topics.conversations, 0, LIMIT_S)
+        made = KafkaJournalReader(self._readers, ends, self.topics.conversations, 0)
         self._at_end.push_async_callback(ends.close)
         self._at_end.push_async_callback(made.close)
         return made
 
     def intake(self) -> IntakeSource:
-        made = KafkaIntake(self.bootstrap, self.topics, 0, LIMIT_S)
+        ends = KafkaEnds(self.bootstrap, LIMIT_S)
+        made = KafkaIntake(self.bootstrap, ends, self.topics, 0, LIMIT_S)
+        self._at_end.push_async_callback(ends.close)
         self._at_end.push_async_callback(made.close)
         return made
 
@@ -169,6 +179,22 @@ async def test_a_committed_transaction_is_read_whole_and_the_position_passes_its
     reader = cluster.reader()
     assert await read_all(reader) == [b"one", b"two"]
     assert await reader.high_watermark() == 3, "the marker is the last thing in the log"
+
+
+async def test_a_reader_after_a_closed_one_reads_from_its_own_position_and_gets_nothing_twice(cluster: Cluster) -> None:
+    producer = cluster.producer()
+    await producer.start()
+    await write(producer, b"one", b"two")
+    await producer.commit()
+    first = cluster.reader()
+    assert await read_all(first) == [b"one", b"two"]
+    await first.close()
+    await write(producer, b"three")
+    await producer.commit()
+    second = cluster.reader()
+    assert await read_all(second) == [b"one", b"two", b"three"]
+    await second.close()
+    assert await read_all(cluster.reader(), 3) == [b"three"]
 
 
 async def test_offsets_after_a_second_transaction_count_the_first_ones_marker(cluster: Cluster) -> None:

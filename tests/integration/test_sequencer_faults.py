@@ -18,7 +18,13 @@ from streams.fence.lease import PostgresLeases
 from streams.fence.port import Fenced, Lease
 from streams.runtime.commit import DeadLetters
 from streams.runtime.kafka import Doubt, KafkaEnds
-from streams.runtime.kafka_clients import KafkaIntake, KafkaJournalProducer, KafkaJournalReader, KafkaOutbox
+from streams.runtime.kafka_clients import (
+    KafkaIntake,
+    KafkaJournalProducer,
+    KafkaJournalReader,
+    KafkaOutbox,
+    KafkaReaders,
+)
 from streams.runtime.kafka_transactions import KafkaTransactions
 from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.ports import Ports
@@ -41,6 +47,7 @@ async def zombie_ports(place: Deployment, worker: str) -> AsyncIterator[Ports]:
     """Real ports, except that the lease's keeper always says yes: what a process believes that was paused."""
     settings, topics = place.settings, place.topics
     outbox, ends = KafkaOutbox(settings.kafka, LIMIT_S), KafkaEnds(settings.kafka, LIMIT_S)
+    readers = KafkaReaders(settings.kafka, LIMIT_S)
     transactions = KafkaTransactions(settings.kafka, topics.conversations, LIMIT_S)
     checkpoints = PostgresCheckpoints(settings.postgres)
     leases = PostgresLeases(settings.postgres, worker, ttl_ms=LEASE_TTL_MS)
@@ -63,8 +70,8 @@ async def zombie_ports(place: Deployment, worker: str) -> AsyncIterator[Ports]:
             timeout_ms=settings.transaction_timeout_ms,
             limit_s=LIMIT_S,
         ),
-        new_reader=lambda partition: KafkaJournalReader(settings.kafka, ends, topics.conversations, partition, LIMIT_S),
-        new_intake=lambda partition: KafkaIntake(settings.kafka, topics, partition, LIMIT_S),
+        new_reader=lambda partition: KafkaJournalReader(readers, ends, topics.conversations, partition),
+        new_intake=lambda partition: KafkaIntake(settings.kafka, ends, topics, partition, LIMIT_S),
         transactions=transactions,
         keeper=FakeKeeper(),
         metrics=WorkerMetrics(),
@@ -72,7 +79,7 @@ async def zombie_ports(place: Deployment, worker: str) -> AsyncIterator[Ports]:
     try:
         yield ports
     finally:
-        for thing in (outbox, ends, transactions, checkpoints, leases):
+        for thing in (outbox, readers, ends, transactions, checkpoints, leases):
             await thing.close()
 
 

@@ -12,7 +12,13 @@ from streams.fence.port import FenceUnavailable, Lease
 from streams.runtime.balancer import Balancer
 from streams.runtime.commit import DeadLetters
 from streams.runtime.kafka import KafkaEnds, closed
-from streams.runtime.kafka_clients import KafkaIntake, KafkaJournalProducer, KafkaJournalReader, KafkaOutbox
+from streams.runtime.kafka_clients import (
+    KafkaIntake,
+    KafkaJournalProducer,
+    KafkaJournalReader,
+    KafkaOutbox,
+    KafkaReaders,
+)
 from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.ports import Limits, Ports
 from tests.simulation.clients import SimTransactions
@@ -116,6 +122,7 @@ class Worker:
     def _ports(self, heartbeat: SimHeartbeat) -> tuple[Ports, Any, Any]:
         place, topics = self._place, self._place.cluster.topics
         outbox, ends = KafkaOutbox("", LIMIT_S), KafkaEnds("", LIMIT_S)
+        readers = KafkaReaders("", LIMIT_S, kept=0)
         ports = Ports(
             worker=self.name,
             partitions=place.partitions,
@@ -127,8 +134,8 @@ class Worker:
             outbox=outbox,
             dead_letters=DeadLetters(outbox, place.codec, topics.dead_letters),
             new_producer=self._new_producer,
-            new_reader=lambda partition: KafkaJournalReader("", ends, topics.conversations, partition, LIMIT_S),
-            new_intake=partial(_new_intake, topics),
+            new_reader=lambda partition: KafkaJournalReader(readers, ends, topics.conversations, partition),
+            new_intake=partial(_new_intake, ends, topics),
             transactions=SimTransactions(place.network, place.cluster, LIMIT_S),
             keeper=heartbeat,
             metrics=WorkerMetrics(),
@@ -156,8 +163,8 @@ class Worker:
             self._balancer.lost(lease, why)
 
 
-def _new_intake(topics: Any, partition: int) -> KafkaIntake:
-    return KafkaIntake("", topics, partition, LIMIT_S)
+def _new_intake(ends: KafkaEnds, topics: Any, partition: int) -> KafkaIntake:
+    return KafkaIntake("", ends, topics, partition, LIMIT_S)
 
 
 __all__ = ["Process", "Worker", "WorkerSettings", "monotonic_s"]
