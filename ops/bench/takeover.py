@@ -35,7 +35,7 @@ from streams.runtime.partitioning import partition_of
 from streams.runtime.registry import open_codec
 from streams.settings import Settings
 from streams.topics import Topics
-from turnlog import Client, TurnlogError
+from turnlog import Client, Conversation, TurnlogError
 
 GROUP: Final = "bench"
 PEOPLE: Final = 4
@@ -287,7 +287,7 @@ class TakeoverBench:
             for n in range(PEOPLE):
                 client = Client(self.stack.gateway, channel_secret=self._secret("web"), user=f"p{n}", budget=0.0)
                 await undo.enter_async_context(client)
-                talking = asyncio.create_task(_talk(client, failures))
+                talking = asyncio.create_task(_talk(await client.open(), failures))
                 undo.push_async_callback(_ended, talking)
             yield failures
 
@@ -302,8 +302,7 @@ def _unsaid(_: str) -> None:
     """For what nobody needs to hear."""
 
 
-async def _talk(client: Client, failures: list[str]) -> None:
-    conversation = await client.open()
+async def _talk(conversation: Conversation, failures: list[str]) -> None:
     number = 0
     while True:
         number += 1
