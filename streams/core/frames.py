@@ -134,9 +134,12 @@ def _correlate(conversation: Conversation, command: CommitFrame) -> Target:
     run = _run_at_work(conversation, command)
     if client_id is None:
         return Target(run, None, names=False)
-    if run is not None:
-        return Target(run, frame_key(command.group, run.id, client_id, run.generation), names=False)
-    return Target(None, _key_among_ended(conversation, command.group, client_id), names=False)
+    if run is None or run.silent or run.turn_seq > command.delivered_seq:
+        # Its sender had the run over an earlier connection, and may send again what it sent there.
+        sent = _key_sent_before(conversation, command, client_id)
+        if run is None or sent is not None:
+            return Target(None, sent, names=False)
+    return Target(run, frame_key(command.group, run.id, client_id, run.generation), names=False)
 
 
 def _named(conversation: Conversation, command: CommitFrame, run: Run | None, named: str | None) -> Target:
@@ -155,7 +158,10 @@ def _run_of_turn(conversation: Conversation, group: str, turn_id: str) -> str | 
         if run.group == group and (run.turn_id == turn_id or (run.progress and turn_id in run.progress.joined)):
             return run.id
     ending = f"/{group}"
-    return next((id_ for id_, r in conversation.ended.items() if r.turn_id == turn_id and id_.endswith(ending)), None)
+    for id_, ended in conversation.ended.items():
+        if id_.endswith(ending) and (ended.turn_id == turn_id or turn_id in ended.joined):
+            return id_
+    return None
 
 
 def _run_at_work(conversation: Conversation, command: CommitFrame) -> Run | None:
@@ -184,18 +190,19 @@ def _holds(command: CommitFrame, run: Run) -> bool:
     return run.member == command.member and (command.run_epoch is None or command.run_epoch == run.epoch)
 
 
-def _key_among_ended(conversation: Conversation, group: str, client_id: str) -> str:
-    """A frame of no open run: the key it was stored under in a run that ended lately, else that of a proactive frame.
+def _key_sent_before(conversation: Conversation, command: CommitFrame, client_id: str) -> str | None:
+    """The key that it was stored under in a run that ended lately, or as a proactive frame; None: it is new.
 
     So an unannounced agent's re-sent answer, whose run it ended, is told from a new message.
     """
+    group = command.group
     ending = f"/{group}"
-    for id_, ended in reversed(conversation.ended.items()):
-        if id_.endswith(ending):
-            key = frame_key(group, id_, client_id, ended.generation)
-            if key in conversation.keys:
-                return key
-    return frame_key(group, None, client_id)
+    ended = ((id_, run.generation) for id_, run in reversed(conversation.ended.items()) if id_.endswith(ending))
+    for id_, generation in (*ended, (None, 0)):
+        key = frame_key(group, id_, client_id, generation)
+        if keys.find(conversation, key, command.at) is not None:
+            return key
+    return None
 
 
 def _decide_proactive(
@@ -248,14 +255,18 @@ def _decide_run_frame(conversation: Conversation, command: CommitFrame, run: Run
 
 
 def _answered_by(conversation: Conversation, command: CommitFrame, run: Run, target: Target) -> list[Run]:
+    """The frame's own run comes last: it is remembered the longest, for the frame is a repeat if it comes again."""
     if target.names:
         return [run]
-    return [
+    others = [
         held
         for held in conversation.runs.values()
-        if held is run
-        or (held.member == command.member and not _is_started(held) and held.turn_seq <= command.delivered_seq)
+        if held is not run
+        and held.member == command.member
+        and not _is_started(held)
+        and held.turn_seq <= command.delivered_seq
     ]
+    return [*others, run]
 
 
 def _is_answer(frame: Frame) -> bool:

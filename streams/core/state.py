@@ -59,6 +59,8 @@ class EndedRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     turn_id: str
     generation: int
+    joined: tuple[str, ...] = ()
+    """Ids of the turns that answered its asks."""
 
 
 class Update(msgspec.Struct, frozen=True, gc=False, array_like=True):

@@ -116,6 +116,45 @@ def test_another_runs_frame_of_the_same_client_id_is_no_repeat(world: World) -> 
     assert len({frame.frame.id for frame in world.of(FrameCommitted)}) == 2
 
 
+def test_a_resent_answer_is_a_repeat_though_its_sender_has_a_later_turn_already(world: World) -> None:
+    """An agent that names neither run nor turn reconnects: its answer to turn 1 must not answer turn 2 as well."""
+    world.say()
+    [stored, ended] = world.send("a", client_id="m1", delivered=1)
+    assert isinstance(stored, FrameCommitted)
+    assert isinstance(ended, RunEnded)
+    world.say()
+    world.leave("a")
+    world.join("a2", watermarks={"c": 3})
+    [again] = world.send("a2", client_id="m1", delivered=3)
+    assert isinstance(again, Duplicate)
+    assert again.of_seq == stored.seq
+    assert isinstance(world.send("a2", client_id="m2", delivered=3)[-1], RunEnded)
+
+
+def test_a_resent_frame_that_names_the_turn_which_answered_an_ask_is_a_repeat_after_its_run_too(world: World) -> None:
+    world.say()
+    world.run("a", "started", delivered=1)
+    world.send("a", "interrupt", id="ask-1")
+    answer = world.say()[-1]
+    assert isinstance(answer, TurnCommitted)
+    assert answer.joins_run is not None
+    client_id = f"agent.{answer.turn.id}.m1"
+    [stored] = world.send("a", client_id=client_id, delivered=3)
+    world.run("a", "finished")
+    [again] = world.send("a", client_id=client_id, delivered=3)
+    assert isinstance(again, Duplicate)
+    assert again.of_seq == stored.seq
+
+
+def test_a_resent_answer_to_many_turns_at_once_is_a_repeat(world: World) -> None:
+    for _ in range(ENDED_RUNS_KEPT + 2):
+        world.say()
+    [stored, *_] = world.send("a", client_id="m1", delivered=ENDED_RUNS_KEPT + 2)
+    [again] = world.send("a", client_id="m1", delivered=ENDED_RUNS_KEPT + 2)
+    assert isinstance(again, Duplicate)
+    assert again.of_seq == stored.seq
+
+
 def test_superseded_frames_free_their_keys_and_ids(world: World) -> None:
     world.say()
     world.chunk("a", "s", client_id="m1", delivered=1)

@@ -168,8 +168,8 @@ class TestUnannounced:
         assert isinstance(frame, FrameCommitted)
         assert frame.run_id == run_id(1)
         assert [(e.turn_seq, e.status, e.reason) for e in ended if isinstance(e, RunEnded)] == [
-            (1, RunStatus.ANSWERED, "message"),
             (2, RunStatus.ANSWERED, "message"),
+            (1, RunStatus.ANSWERED, "message"),
         ]
         assert list(world.conversation().runs) == [run_id(3)]
 
