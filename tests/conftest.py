@@ -7,6 +7,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import structlog
 
 import ops.embedded
 from ops.embedded import EmbeddedStack, StackUnavailable
@@ -19,6 +20,16 @@ TESTS = Path(__file__).parent
 # A busy machine makes a correct example slow: time is no property that these tests are about.
 hypothesis.settings.register_profile("turnlog", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("turnlog")
+
+# By default a logged traceback shows every local variable: a test's whole world, which takes a busy machine seconds.
+structlog.configure(
+    processors=[
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
