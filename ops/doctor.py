@@ -19,6 +19,7 @@ from aiokafka.errors import KafkaError
 
 from ops.database import Database
 from ops.provision import connected_admin
+from ops.transactions import OpenTransactions
 from streams.fence.migrate import SchemaMismatch
 from streams.fence.migrate import verify as verify_tables
 from streams.fence.port import FenceUnavailable
@@ -48,6 +49,9 @@ SKEW_MOST_MS: Final = 2_000
 LAG_MOST: Final = 10_000
 """Journal records that a projector may be behind before it counts as stuck or missing."""
 ANSWER_WITHIN_S: Final = 10.0
+OPEN_MOST_MS: Final = 30_000
+"""A transaction of a worker is open for milliseconds, and aborted by the broker after `transaction_timeout_ms`."""
+SHOWN_MOST: Final = 16
 
 UNREACHABLE = (OSError, KafkaError, KafkaUnavailable, FenceUnavailable, psycopg.Error, TimeoutError)
 
@@ -164,6 +168,11 @@ async def _leases(database: Database) -> list[Check]:
     found = f"{len(live)} partitions are held by {len({lease['worker'] for lease in live})} worker(s)"
     if not workers:
         return [Check("workers", Result.FAILED, "no worker is alive: turns wait in Kafka", "turnlog worker")]
+    cut_off = [worker["worker"] for worker in workers if not worker["reaches_kafka"]]
+    if cut_off:
+        found = f"{len(cut_off)} of {len(workers)} do not reach Kafka: {', '.join(cut_off[:SHOWN_MOST])}"
+        way_out = "look at the network between them and the brokers, and at what brokers advertise"
+        return [Check("workers", Result.FAILED, found, way_out)]
     return [Check("workers", Result.OK, f"{len(workers)} alive; {found}")]
 
 
@@ -182,7 +191,7 @@ async def _both(settings: Settings, kafka: Sequence[Check], postgres: Sequence[C
     finally:
         await read_model.close()
         await database.close()
-    return [_held(leases, len(ends)), _lag(positions, ends), _skew(skew_ms)]
+    return [_held(leases, len(ends)), await _open(settings, len(ends)), _lag(positions, ends), _skew(skew_ms)]
 
 
 async def _ends_and_skew(settings: Settings, database: Database) -> tuple[dict[int, int], int]:
@@ -206,9 +215,36 @@ def _held(leases: Sequence[Mapping[str, Any]], count: int) -> Check:
     held = {lease["partition"] for lease in leases if lease["live"]}
     free = [str(partition) for partition in range(count) if partition not in held]
     if free:
-        found = f"nobody holds {', '.join(free[:16])} ({len(free)} of {count})"
+        found = f"nobody holds {', '.join(free[:SHOWN_MOST])} ({len(free)} of {count})"
         return Check("partitions", Result.FAILED, found, "start a worker, or look into the log of those that run")
+    stopped = [f"{lease['partition']}: {lease['stopped']}" for lease in leases if lease["live"] and lease["stopped"]]
+    if stopped:
+        found = f"{len(stopped)} of {count} are stopped: {'; '.join(stopped[:SHOWN_MOST])}"
+        return Check("partitions", Result.FAILED, found, "mend what it names, then restart the worker that holds it")
     return Check("partitions", Result.OK, f"all {count} are held")
+
+
+async def _open(settings: Settings, count: int) -> Check:
+    """Does somebody's transaction hold readers back?"""
+    transactions = OpenTransactions(settings)
+    now_ms = round(time.time() * 1000)
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            found = [
+                f"{one.topic}[{one.partition}]: {one.open}"
+                for topic in transactions.topics
+                for number in range(count)
+                for one in await transactions.found(topic, number)
+                if now_ms - one.open.last_timestamp > OPEN_MOST_MS
+            ]
+    except UNREACHABLE as error:
+        return Check("transactions", Result.FAILED, _said(error), "look at the broker's log")
+    finally:
+        await transactions.close()
+    if found:
+        told = f"{len(found)} hold readers back: {'; '.join(found[:SHOWN_MOST])}"
+        return Check("transactions", Result.FAILED, told, "turnlog transaction list, then abort what nobody ends")
+    return Check("transactions", Result.OK, "none holds readers back")
 
 
 def _lag(positions: Mapping[int, Position], ends: Mapping[int, int]) -> Check:

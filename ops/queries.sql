@@ -1,10 +1,11 @@
 -- What operators' commands read from Postgres, beside the read model's own queries. `-- name: purpose` starts one.
 
--- leases: Who may write each partition, and how far its checkpoint is.
+-- leases: Who may write each partition, why it does not where an operator must look, and how far its checkpoint is.
 SELECT lease.partition, lease.owner AS worker, lease.writer_epoch,
     lease.expires_at > clock_timestamp() AS live,
     greatest(0, ceil(extract(epoch FROM lease.expires_at - clock_timestamp()) * 1000))::bigint AS expires_in_ms,
     coalesce(worker.draining, false) AS draining,
+    lease.stopped,
     saved.lsn AS checkpoint_lsn,
     round(extract(epoch FROM clock_timestamp() - saved.updated_at) * 1000)::bigint AS checkpoint_age_ms
 FROM leases lease
@@ -13,7 +14,7 @@ LEFT JOIN checkpoints saved ON saved.partition = lease.partition
 ORDER BY lease.partition;
 
 -- workers: Every worker that renewed in time.
-SELECT id AS worker, draining FROM workers WHERE expires_at > clock_timestamp() ORDER BY id;
+SELECT id AS worker, draining, reaches_kafka_since IS NOT NULL AS reaches_kafka FROM workers WHERE expires_at > clock_timestamp() ORDER BY id;
 
 -- epoch_of: The writer epoch of a partition's lease.
 SELECT writer_epoch FROM leases WHERE partition = %(partition)s;

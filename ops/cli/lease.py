@@ -28,6 +28,7 @@ COLUMNS = (
     "live",
     "expires_in_ms",
     "draining",
+    "stopped",
     "checkpoint_lsn",
     "checkpoint_age_ms",
 )
@@ -41,6 +42,8 @@ def list_leases(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List each partition's lease: its worker, writer epoch, how long it lasts, and its checkpoint's age.
+
+    `stopped`: why its worker keeps the partition without running it, until an operator looks and restarts the worker.
 
     Example:
 

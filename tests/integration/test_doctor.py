@@ -1,0 +1,80 @@
+"""The doctor on real servers that something is wrong with: it names what, and the way out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from ops import doctor
+from ops.doctor import Check, Result, diagnose
+from streams.fence.lease import PostgresLeases
+from streams.fence.port import Lease
+from streams.settings import Settings
+from tests.support.deployment import Deployment, deployment
+
+
+@pytest.fixture
+async def place(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Deployment]:
+    async with deployment(settings, 2) as made:
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
+        yield made
+
+
+async def diagnosed() -> dict[str, Check]:
+    return {check.name: check for check in await diagnose(os.environ)}
+
+
+async def test_a_worker_that_is_cut_off_and_a_partition_that_is_stopped_are_named(place: Deployment) -> None:
+    leases = PostgresLeases(place.settings.postgres, "wk-doctor", ttl_ms=60_000)
+    await leases.open()
+    try:
+        held = [await leases.claim(partition) for partition in range(2)]
+        checks = await diagnosed()
+        assert (checks["workers"].result, checks["partitions"].result) == (Result.OK, Result.OK)
+        assert isinstance(held[1], Lease)
+        await leases.set_stopped(held[1], "the journal was cut off")
+        await leases.set_reaching(False)
+        checks = await diagnosed()
+        assert checks["workers"].result is Result.FAILED
+        assert "1 of 1 do not reach Kafka: wk-doctor" in checks["workers"].found
+        assert checks["partitions"].result is Result.FAILED
+        assert "1 of 2 are stopped: 1: the journal was cut off" in checks["partitions"].found
+        assert "restart the worker" in checks["partitions"].way_out
+        assert checks["kafka"].result is checks["postgres"].result is Result.OK
+    finally:
+        await leases.close()
+
+
+async def test_a_transaction_that_holds_readers_back_is_named(
+    place: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await diagnosed())["transactions"].result is Result.OK
+    monkeypatch.setattr(doctor, "OPEN_MOST_MS", -60_000)
+    stranger = AIOKafkaProducer(bootstrap_servers=place.settings.kafka, transactional_id=f"{place.topics.turns}-x")
+    await stranger.start()
+    try:
+        await stranger.begin_transaction()
+        await stranger.send_and_wait(place.topics.turns, b"1", partition=1)
+        found = (await diagnosed())["transactions"]
+        assert found.result is Result.FAILED
+        assert f"1 hold readers back: {place.topics.turns}[1]: producer" in found.found
+        assert "turnlog transaction list" in found.way_out
+        await stranger.abort_transaction()
+    finally:
+        await stranger.stop()
+
+
+async def test_the_server_that_is_away_is_named_and_the_other_is_not(
+    place: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNLOG_KAFKA", "127.0.0.1:1")
+    checks = await diagnosed()
+    assert (checks["kafka"].result, checks["postgres"].result) == (Result.FAILED, Result.OK)
+    monkeypatch.setenv("TURNLOG_KAFKA", place.settings.kafka)
+    monkeypatch.setenv("TURNLOG_POSTGRES", "postgresql://127.0.0.1:1/none")
+    checks = await diagnosed()
+    assert (checks["kafka"].result, checks["postgres"].result) == (Result.OK, Result.FAILED)
