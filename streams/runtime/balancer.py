@@ -18,7 +18,10 @@ from streams.runtime.ports import Ports
 log = structlog.get_logger(__name__)
 
 # How often the lease table is looked at: with the claim itself it is most of a takeover's time.
-BALANCE_EVERY_S = 0.25
+BALANCE_EVERY_S = 0.1
+# A partition that is handed over stands still until its next owner has opened it. In turn, each does so for as long as
+# its own handing over takes; all at once, each for as long as all of them take.
+HANDED_OVER_AT_ONCE = 4
 
 
 class Balancer(Service):
@@ -71,7 +74,9 @@ class Balancer(Service):
                 await leases.set_reaching(reaches)
         mine, leaving = frozenset(self.sequencers), frozenset(self._leaving)
         plan = moves(View(self._ports.worker, mine, leaving, workers, table, self._ports.partitions, cut_off_ms))
-        for partition in plan.hand_back:
+        # Who is cut off keeps nothing running by waiting.
+        room = max(HANDED_OVER_AT_ONCE - len(leaving), 0) if reaches else len(plan.hand_back)
+        for partition in plan.hand_back[:room]:
             log.info("handing back", partition=partition)
             self._leaving[partition] = self.add_future(self._forget(partition))
         claims = [*map(self._claim, plan.claim), *map(self._resume, plan.resume)]
@@ -114,6 +119,13 @@ class Balancer(Service):
         self._leaving.pop(partition, None)
 
     async def on_stop(self) -> None:
-        """All partitions drain at the same time; mode by itself would stop them one after the other."""
-        stops = [sequencer.stop() for sequencer in list(self.sequencers.values())]
-        await asyncio.gather(*stops, *self._leaving.values())
+        """Hand over partition by partition, the last of them begun within half of the drain budget."""
+        sequencers = list(self.sequencers.values())
+        pause_s = self._drain_s / 2 / max(1, len(sequencers))
+        stopping = set(self._leaving.values())
+        for sequencer in sequencers:
+            busy = {stop for stop in stopping if not stop.done()}
+            if len(busy) >= HANDED_OVER_AT_ONCE:
+                await asyncio.wait(busy, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+            stopping.add(asyncio.ensure_future(sequencer.stop()))
+        await asyncio.gather(*stopping)

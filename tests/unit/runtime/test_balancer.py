@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from streams.fence.memory import MemoryLeases
 from streams.fence.port import FenceUnavailable, HeldBy, Lease
 from streams.runtime import balancer as module
 from streams.runtime.balance import CUT_OFF_MS, STEADY_MS
-from streams.runtime.balancer import Balancer
+from streams.runtime.balancer import HANDED_OVER_AT_ONCE, Balancer
 from streams.runtime.partition import PartitionState
 from streams.runtime.ports import Ports
 from tests.support.sequencing import World
@@ -37,10 +38,12 @@ FOR_LONG = CUT_OFF_MS / 1000
 
 
 @asynccontextmanager
-async def balancing(world: World, worker: str, link: Link, **changes: object) -> AsyncIterator[Balancer]:
+async def balancing(
+    world: World, worker: str, link: Link, *, drain_s: float = 1.0, **changes: object
+) -> AsyncIterator[Balancer]:
     ports: Ports = replace(world.ports(worker), **changes)  # type: ignore[arg-type]
     await ports.leases.open()
-    balancer = Balancer(ports, lambda: link.cut_off_s, drain_s=1.0)
+    balancer = Balancer(ports, lambda: link.cut_off_s, drain_s=drain_s)
     await balancer.start()
     try:
         yield balancer
@@ -100,3 +103,42 @@ async def test_where_nobody_reaches_kafka_everybody_keeps_its_partitions() -> No
             link.cut_off_s = 0
             await until(lambda worker=worker: world.store.reaching[worker] is not None)
         assert {number: lease.writer_epoch for number, lease in world.store.leases.items()} == epochs
+
+
+class Held(MemoryLeases):
+    """Hand-backs wait until they may go on."""
+
+    def __init__(self, world: World, worker: str) -> None:
+        super().__init__(world.store, worker)
+        self.may = asyncio.Event()
+        self.waiting = 0
+
+    async def hand_back(self, lease: Lease) -> None:
+        self.waiting += 1
+        await self.may.wait()
+        await super().hand_back(lease)
+
+
+async def test_a_worker_that_drains_goes_on_running_what_it_has_not_begun_to_hand_over() -> None:
+    world = World(partitions=12)
+    leases = Held(world, "wk-000000000001")
+    async with balancing(world, leases.worker, Link(), drain_s=60.0, leases=leases) as balancer:
+        await until(lambda: len(runs(balancer)) == 12)
+        stopping = asyncio.create_task(balancer.stop())
+        await until(lambda: leases.waiting == HANDED_OVER_AT_ONCE)
+        assert len(runs(balancer)) == 12 - HANDED_OVER_AT_ONCE
+        leases.may.set()
+        await stopping
+        assert not [row for row in await leases.table() if row.live]
+
+
+async def test_a_newcomers_share_is_handed_over_some_at_a_time() -> None:
+    world = World(partitions=12)
+    leases = Held(world, "wk-here")
+    async with balancing(world, leases.worker, Link(), leases=leases) as mine:
+        await until(lambda: len(runs(mine)) == 12)
+        async with balancing(world, "wk-there", Link()) as others:
+            await until(lambda: leases.waiting == HANDED_OVER_AT_ONCE)
+            assert len(runs(mine)) == 12 - HANDED_OVER_AT_ONCE
+            leases.may.set()
+            await until(lambda: (len(runs(mine)), len(runs(others))) == (6, 6))
