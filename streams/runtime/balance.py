@@ -7,7 +7,7 @@ the same table, so it may act on a row that has just changed: the claim itself s
 - A worker that drains, or that does not reach Kafka, counts for no share. One that reaches it again counts once it has
   done so for `STEADY_MS`, so that a link that comes and goes does not drag partitions along.
 - One that has not reached Kafka for some time hands back what it has, if another one reaches it steadily. Where nobody
-  does, Kafka is what is away: everybody keeps its partitions, and nothing moves when it is back.
+  does, Kafka is what is away: everybody counts as before, and nothing moves when it is back.
 - A partition that its holder has stopped (an operator must look) belongs to no share; its holder keeps it.
 """
 
@@ -71,11 +71,9 @@ def moves(view: View) -> Moves:
     live = {row.partition: row.worker for row in view.table if row.live}
     stopped = {row.partition for row in view.table if row.live and row.stopped}
     staying = sorted(view.mine - view.leaving - stopped)
-    if view.cut_off_ms:
-        return Moves(hand_back=tuple(staying)) if steady and view.cut_off_ms >= CUT_OFF_MS else Moves()
-    i_am_steady = all(_is_steady(row) for row in view.workers if row.worker == view.me)
+    i_am_steady = not view.cut_off_ms and all(_is_steady(row) for row in view.workers if row.worker == view.me)
     if steady and not i_am_steady:
-        return Moves()
+        return Moves(hand_back=tuple(staying)) if view.cut_off_ms >= CUT_OFF_MS else Moves()
     resume = [number for number, holder in live.items() if holder == view.me and number not in view.mine | stopped]
     counts = Counter(holder for number, holder in live.items() if number not in stopped)
     counted = steady if i_am_steady else others

@@ -15,6 +15,7 @@ from aiokafka.admin.records_to_delete import RecordsToDelete
 from ops.embedded import EmbeddedStack
 from streams.fence.port import Fenced, Positions
 from streams.runtime.commit import CUT_KEY_BYTES, LETTER_BYTES
+from streams.runtime.hanging import Outcome, Transactions
 from streams.runtime.kafka import (
     REQUEST_BYTES,
     IntakeSource,
@@ -33,6 +34,7 @@ from streams.runtime.kafka_clients import (
     KafkaOutbox,
     KafkaReaders,
 )
+from streams.runtime.kafka_transactions import KafkaTransactions
 from streams.topics import Topics, ensure
 from tests.support.fake_kafka import FakeKafka, FakeOutbox
 
@@ -48,6 +50,7 @@ class Cluster(Protocol):
     def reader(self) -> JournalReader: ...
     def intake(self) -> IntakeSource: ...
     def outbox(self) -> Outbox: ...
+    def transactions(self) -> Transactions: ...
     async def put(self, topic: str, value: bytes, key: bytes | None = None) -> None: ...
     async def trim(self, topic: str, offset: int) -> None: ...
 
@@ -68,6 +71,9 @@ class Fake:
 
     def outbox(self) -> Outbox:
         return FakeOutbox(self.kafka)
+
+    def transactions(self) -> Transactions:
+        return self.kafka.transactions()
 
     async def put(self, topic: str, value: bytes, key: bytes | None = None) -> None:
         self.kafka.append(topic, 0, key, value)
@@ -112,6 +118,11 @@ class Real:
 
     def outbox(self) -> Outbox:
         made = KafkaOutbox(self.bootstrap, LIMIT_S)
+        self._at_end.push_async_callback(made.close)
+        return made
+
+    def transactions(self) -> Transactions:
+        made = KafkaTransactions(self.bootstrap, self.topics.conversations, LIMIT_S)
         self._at_end.push_async_callback(made.close)
         return made
 
@@ -195,6 +206,61 @@ async def test_a_reader_after_a_closed_one_reads_from_its_own_position_and_gets_
     assert await read_all(second) == [b"one", b"two", b"three"]
     await second.close()
     assert await read_all(cluster.reader(), 3) == [b"three"]
+
+
+# ------------------------------------------------------------------------------------------- open transactions
+async def test_each_start_of_a_transactional_id_has_the_same_producer_and_a_higher_epoch(cluster: Cluster) -> None:
+    first, second = cluster.producer(), cluster.producer()
+    await first.start()
+    await second.start()
+    assert first.identity.producer_id == second.identity.producer_id
+    assert first.identity.producer_epoch < second.identity.producer_epoch
+
+
+async def test_an_open_transaction_is_shown_with_its_producer_and_readers_stop_before_it(cluster: Cluster) -> None:
+    producer, reader, transactions = cluster.producer(), cluster.reader(), cluster.transactions()
+    await producer.start()
+    await write(producer, b"one")
+    await producer.commit()
+    await reader.open(0)
+    assert await transactions.unfinished(0) == []
+    assert await reader.stable_end() == await reader.high_watermark() == 2
+    await write(producer, b"open", b"as well")
+    (found,) = await transactions.unfinished(0)
+    assert (found.producer_id, found.producer_epoch) == (
+        producer.identity.producer_id,
+        producer.identity.producer_epoch,
+    )
+    assert (found.start, await reader.stable_end(), await reader.high_watermark()) == (2, 2, 4)
+    await producer.commit()
+    assert await transactions.unfinished(0) == []
+    assert await reader.stable_end() == await reader.high_watermark() == 5
+
+
+@pytest.mark.parametrize(("outcome", "seen"), [(Outcome.COMMITTED, [b"one", b"two"]), (Outcome.ABORTED, [])])
+async def test_a_marker_ends_an_open_transaction_for_every_reader(
+    cluster: Cluster, outcome: Outcome, seen: list[bytes]
+) -> None:
+    producer, transactions = cluster.producer(), cluster.transactions()
+    await producer.start()
+    await write(producer, b"one", b"two")
+    (found,) = await transactions.unfinished(0)
+    await transactions.end(0, found, found.producer_epoch, outcome)
+    assert await transactions.unfinished(0) == []
+    assert await read_all(cluster.reader()) == seen
+
+
+async def test_a_marker_under_a_lower_epoch_than_has_written_is_refused(cluster: Cluster) -> None:
+    zombie, heir, transactions = cluster.producer(), cluster.producer(), cluster.transactions()
+    await zombie.start()
+    await write(zombie, b"zombie's")
+    await heir.start()
+    await write(heir, b"heir's")
+    (found,) = await transactions.unfinished(0)
+    with pytest.raises(Fenced):
+        await transactions.end(0, found, zombie.identity.producer_epoch, Outcome.ABORTED)
+    await heir.commit()
+    assert await read_all(cluster.reader()) == [b"heir's"]
 
 
 async def test_offsets_after_a_second_transaction_count_the_first_ones_marker(cluster: Cluster) -> None:

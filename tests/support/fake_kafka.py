@@ -135,17 +135,18 @@ class FakeKafka:
     def lose_marker(self, partition: int, producer_id: int | None = None) -> None:
         """The coordinator takes the partition's open transaction for ended, and writes no marker. `producer_id`: of
         another producer than the partition's own."""
-        name = self.topics.transactional_id(partition)
-        records = self.open.pop(name)
-        own = producer_id_of(partition)
-        known = OpenTransaction(
-            own if producer_id is None else producer_id,
-            self.epochs[name],
+        records = self.open.pop(self.topics.transactional_id(partition))
+        self.hanging[partition] = Hanging(self.transaction(partition, records, producer_id), records)
+
+    def transaction(self, partition: int, records: list[FakeRecord], producer_id: int | None = None) -> OpenTransaction:
+        """What the partition's leader knows of the transaction that these records are in."""
+        return OpenTransaction(
+            producer_id_of(partition) if producer_id is None else producer_id,
+            self.epochs[self.topics.transactional_id(partition)],
             records[0].offset,
             records[-1].timestamp,
             coordinator_epoch=0,
         )
-        self.hanging[partition] = Hanging(known, records)
 
     def readable(self, topic: str, partition: int) -> list[FakeRecord]:
         """What a read_committed reader gets."""
@@ -191,25 +192,33 @@ def producer_id_of(partition: int) -> int:
 
 
 class FakeTransactions:
-    """`Transactions`: hanging ones only; whoever asks has ended the others by its start."""
+    """`Transactions`."""
 
     def __init__(self, kafka: FakeKafka) -> None:
         self._kafka = kafka
 
     async def unfinished(self, partition: int) -> list[OpenTransaction]:
         await asyncio.sleep(0)
-        found = self._kafka.hanging.get(partition)
-        return [] if found is None else [found.known]
+        return [found.known for found in self._found(partition)]
 
     async def end(self, partition: int, of: OpenTransaction, producer_epoch: int, outcome: Outcome) -> None:
         def effect() -> int:
             if producer_epoch < self._kafka.epochs[self._kafka.topics.transactional_id(partition)]:
                 raise Fenced("Kafka refused the marker: a later epoch has written since")
-            for record in self._kafka.hanging.pop(partition).records:
+            for record in next(found for found in self._found(partition) if found.known == of).records:
                 record.fate = Fate.COMMITTED if outcome is Outcome.COMMITTED else Fate.ABORTED
+            self._kafka.hanging.pop(partition, None)
+            self._kafka.open.pop(self._kafka.topics.transactional_id(partition), None)
             return self._kafka.append(self._kafka.topics.conversations, partition, None, None, marker=True).offset
 
         await self._kafka.step("marker", effect)
+
+    def _found(self, partition: int) -> list[Hanging]:
+        name = self._kafka.topics.transactional_id(partition)
+        found = [self._kafka.hanging[partition]] if partition in self._kafka.hanging else []
+        if records := self._kafka.open.get(name):
+            found.append(Hanging(self._kafka.transaction(partition, records), records))
+        return found
 
     async def close(self) -> None:
         return

@@ -144,6 +144,14 @@ def test_where_nobody_reaches_kafka_nothing_moves_and_neither_when_it_is_back() 
         assert cluster.round() == 0
 
 
+def test_where_nobody_reaches_all_of_kafka_a_dead_workers_partitions_are_taken_over_all_the_same() -> None:
+    """A single partition without a leader keeps everybody's question from being answered."""
+    cluster = Cluster(4, {0: "wk-0", 1: "wk-0"}, NAMES[:2])
+    cluster.reaching = {"wk-0": None, "wk-1": None}
+    cluster.round()
+    assert cluster.counts() == [2, 2]
+
+
 def test_a_worker_that_reaches_kafka_again_gets_its_share_once_it_has_for_long() -> None:
     cluster = Cluster(4, dict.fromkeys(range(4), "wk-1"), NAMES[:2])
     cluster.reaching["wk-0"] = STEADY_MS - 1

@@ -1,0 +1,95 @@
+"""What a worker watches from aside: transactions that hold readers back, and whether Kafka answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pytest
+import structlog
+from aiokafka import TopicPartition
+
+from streams.runtime import watch as module
+from streams.runtime.hanging import OpenTransaction, Outcome
+from streams.runtime.kafka import KafkaEnds, KafkaUnavailable, Stability
+from streams.runtime.metrics import WorkerMetrics
+from streams.runtime.watch import Reach, Watch
+from tests.support.waiting import until
+
+JOURNAL = "conversations"
+
+
+class Behind(Stability):
+    """Says what the test says."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    async def behind(self, partitions: Iterable[int]) -> Mapping[tuple[str, int], float]:
+        return {(JOURNAL, partition): self.seconds for partition in partitions}
+
+
+class Stranger:
+    """`Transactions`: one of somebody else's."""
+
+    async def unfinished(self, partition: int) -> Sequence[OpenTransaction]:
+        return [OpenTransaction(99, 2, 17, last_timestamp=0, coordinator_epoch=0)]
+
+    async def end(self, partition: int, of: OpenTransaction, producer_epoch: int, outcome: Outcome) -> None:
+        raise AssertionError("watching changes nothing")
+
+
+@pytest.mark.parametrize(("seconds", "alarms"), [(module.UNSTABLE_MAX_S, False), (module.UNSTABLE_MAX_S + 1, True)])
+async def test_a_transaction_that_holds_readers_back_for_long_is_an_alarm_that_names_its_producer(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, alarms: bool
+) -> None:
+    monkeypatch.setattr(module, "WATCH_EVERY_S", 0.001)
+    metrics = WorkerMetrics()
+
+    def shown() -> float | None:
+        labels = {"topic": JOURNAL, "partition": "3"}
+        return metrics.registry.get_sample_value("turnlog_lso_behind_seconds", labels)
+
+    with structlog.testing.capture_logs() as logs:
+        async with Watch(Behind(seconds), {JOURNAL: Stranger()}, metrics, lambda: [3]):
+            await until(lambda: shown() is not None and (bool(logs) or not alarms))
+    assert shown() == seconds
+    assert bool(logs) is alarms
+    if alarms:
+        assert logs[0]["log_level"] == "error"
+        assert logs[0]["open"] == ["producer 99 (epoch 2) since offset 17"]
+
+
+class Ends(KafkaEnds):
+    """Answers as long as it is told to."""
+
+    def __init__(self) -> None:
+        self.answers = True
+        self.asked = 0
+        self.closed = 0
+
+    async def stable(self, names: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        self.asked += 1
+        if not self.answers:
+            raise KafkaUnavailable("no answer")
+        return dict.fromkeys(names, 0)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+async def test_a_worker_knows_that_kafka_is_away_once_it_was_silent_for_long_and_asks_with_new_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "REACH_EVERY_S", 0.001)
+    ends = Ends()
+    reach = Reach(ends, [TopicPartition(JOURNAL, 0)], limit_s=0.2)
+    async with reach:
+        await until(lambda: ends.asked > 2)
+        assert (reach.cut_off_s, reach.error, ends.closed) == (0.0, "", 0)
+        ends.answers = False
+        await until(lambda: bool(reach.error))
+        assert reach.error == "no answer"
+        await until(lambda: reach.cut_off_s > 0)
+        assert ends.closed > 0
+        ends.answers = True
+        await until(lambda: reach.cut_off_s == 0 and not reach.error)
