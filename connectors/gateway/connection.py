@@ -82,7 +82,7 @@ class Connection(ABC):
                     if len(self._submits) >= SUBMITS_MAX:
                         self._room.clear()
                 case _:
-                    self._spawn(partial(self._do, action))
+                    self._begin(action)
 
     def contained(self, work: Callable[[], Sequence[Action]]) -> None:
         """Perform what `work` makes of the session. What fails ends this connection and disturbs nobody else: the
@@ -119,6 +119,10 @@ class Connection(ABC):
     def ending(self) -> bool:
         """Whether it is closed or being closed."""
         return self._session.state is State.CLOSED
+
+    def _begin(self, action: Action) -> None:
+        """Begin to carry out an action that only this kind of connection has."""
+        self._spawn(partial(self._do, action))
 
     @abstractmethod
     async def _do(self, action: Action) -> None:

@@ -180,12 +180,17 @@ class AgentConnection(Connection):
     def _may_write(self) -> bool:
         return not self._gateway.ended_by_pause()
 
+    def _begin(self, action: Action) -> None:
+        if isinstance(action, DrainMember):
+            # At once: an agent without runs leaves right behind it.
+            self._gateway.membership.drain([self.session.member], "agent_stops")
+        else:
+            super()._begin(action)
+
     async def _do(self, action: Action) -> None:
         match action:
             case OpenMember():
                 await self._open(action)
-            case DrainMember():
-                self._gateway.membership.drain([self.session.member], "agent_stops")
             case FetchTurn():
                 await self._fetch(action)
             case FetchRun():

@@ -1,6 +1,6 @@
 """An agent process on the SDK that answers `answer to <text>`, and says on stdout what it was given.
 
-python tests/acceptance/programs/answering_agent.py URL SECRET GROUP [--delay-ms N]
+python tests/acceptance/programs/answering_agent.py URL[,URL…] SECRET GROUP [--delay-ms N]
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from typing import Any
 
 from turnlog import Agent, Turn
@@ -27,11 +28,13 @@ async def main() -> None:
     parser.add_argument("group")
     parser.add_argument("--delay-ms", type=float, default=0.0)
     arguments = parser.parse_args()
-    agent = Agent(arguments.url, channel_secret=arguments.secret, group=arguments.group)
+    agent = Agent(arguments.url.split(","), channel_secret=arguments.secret, group=arguments.group)
 
     @agent.on_turn
     async def answer(turn: Turn) -> str:
-        say(event="turn", conversation=turn.conversation, seq=turn.seq, run=turn.run, run_epoch=turn.run_epoch)
+        waited_ms = time.time() * 1000 - turn.raw["timestamp"]  # since the broker took it in
+        known = {"conversation": turn.conversation, "seq": turn.seq, "run": turn.run, "run_epoch": turn.run_epoch}
+        say(event="turn", waited_ms=waited_ms, **known)
         await asyncio.sleep(arguments.delay_ms / 1000)
         return f"answer to {turn.text}"
 
