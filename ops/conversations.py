@@ -11,9 +11,10 @@ import msgspec
 from aiokafka import TopicPartition
 
 from ops.database import Database
-from ops.journal import REQUEST_LIMIT_S, entries_of, partition_count
+from ops.journal import REQUEST_LIMIT_S, Opened, entries_of, partition_count
 from streams.core.fold import evolve
 from streams.core.state import Partition
+from streams.fence.port import FenceUnavailable
 from streams.projector.read import ReadModel
 from streams.runtime.kafka import bounds, consumer
 from streams.runtime.partitioning import partition_of
@@ -39,6 +40,18 @@ async def listed(
         return [msgspec.to_builtins(row) for row in page]
     finally:
         await read_model.close()
+
+
+async def opened(settings: Settings, conversation: str) -> Opened | None:
+    """When it was opened, by the read model; None: it does not have it, or does not answer."""
+    read_model = ReadModel(settings.postgres, sessions=1)
+    try:
+        row = await read_model.conversation(conversation)
+    except FenceUnavailable:  # the journal has all of it: it only takes longer
+        return None
+    finally:
+        await read_model.close()
+    return None if row is None else Opened(conversation, row.opened_at)
 
 
 async def shown(settings: Settings, conversation: str, notify: Notify) -> dict[str, Any] | None:

@@ -149,6 +149,7 @@ def _end_on_interrupt() -> None:
 
 async def _told(settings: Settings, conversation: str, output: Output, *, follow: bool) -> int:
     from ops.cli.narrate import document, line
+    from ops.conversations import opened
     from ops.journal import entries_of, partition_count
     from streams.runtime.partitioning import partition_of
 
@@ -162,7 +163,8 @@ async def _told(settings: Settings, conversation: str, output: Output, *, follow
     if follow:
         _end_on_interrupt()
     partition = partition_of(conversation, await partition_count(settings))
-    async for entry in entries_of(settings, partition, follow=follow, caught_up=caught_up):
+    known = await opened(settings, conversation)
+    async for entry in entries_of(settings, partition, follow=follow, caught_up=caught_up, of=known):
         if entry.event.conversation_id != conversation:
             continue
         told += 1
