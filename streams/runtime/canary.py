@@ -38,7 +38,7 @@ from streams.fence.lease import PostgresLeases
 from streams.fence.migrate import SchemaMismatch, migrate
 from streams.fence.port import Checkpoint, Checkpoints, Fenced, FenceUnavailable, HeldBy, Lease, Leases, Positions
 from streams.runtime.kafka import Doubt, JournalProducer, JournalReader, KafkaEnds, KafkaUnavailable, closed
-from streams.runtime.kafka_clients import KafkaJournalProducer, KafkaJournalReader
+from streams.runtime.kafka_clients import KafkaJournalProducer, KafkaJournalReader, KafkaReaders
 from streams.settings import Settings
 from streams.topics import Topics
 
@@ -237,7 +237,8 @@ async def run(settings: Settings) -> Verdict:
 @asynccontextmanager
 async def _parts(settings: Settings, dsn: str) -> AsyncIterator[Parts]:
     topic, limit_s = topic_of(settings), settings.request_timeout_ms / 1000
-    ends, checkpoints = KafkaEnds(settings.kafka, limit_s), PostgresCheckpoints(dsn)
+    ends, readers = KafkaEnds(settings.kafka, limit_s), KafkaReaders(settings.kafka, limit_s)
+    checkpoints = PostgresCheckpoints(dsn)
     transactional_id = f"{Topics(settings.namespace).transactional_id(PARTITION)}-canary"
     try:
         yield Parts(
@@ -251,10 +252,10 @@ async def _parts(settings: Settings, dsn: str) -> AsyncIterator[Parts]:
                 timeout_ms=settings.transaction_timeout_ms,
                 limit_s=limit_s,
             ),
-            new_reader=lambda: KafkaJournalReader(settings.kafka, ends, topic, PARTITION, limit_s),
+            new_reader=lambda: KafkaJournalReader(readers, ends, topic, PARTITION),
         )
     finally:
-        await closed(checkpoints, ends)
+        await closed(checkpoints, readers, ends)
 
 
 def _in_schema(dsn: str) -> str:
