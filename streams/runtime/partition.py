@@ -48,6 +48,8 @@ BACKOFF_FIRST_S = 0.1
 BACKOFF_DOUBLINGS = 6
 # An epoch that ran for so long was a good one: the next pause is the first again.
 GOOD_EPOCH_S = 30.0
+# What is not handed back by then, beyond the drain budget, expires by itself.
+HAND_BACK_S = 1.0
 
 
 class PartitionState(StrEnum):
@@ -130,7 +132,7 @@ class Sequencer(Service):
         except TimeoutError:
             log.warning("partition not drained in time", partition=self.partition, phase=self.phase)
             # Its task is cancelled next. Whatever it still has under way is fenced by whoever comes after it.
-            await self._hand_back()
+            await self._hand_back_at_once()
 
     @Service.task
     async def _live(self) -> None:
@@ -287,6 +289,14 @@ class Sequencer(Service):
             await self._ports.leases.hand_back(self.lease)
         except FenceUnavailable as error:
             log.warning("lease not handed back, it will expire", partition=self.partition, error=str(error))
+
+    async def _hand_back_at_once(self) -> None:
+        """All partitions of a process ask on one connection: one behind the other they would hold up its end."""
+        try:
+            async with asyncio.timeout(HAND_BACK_S):
+                await self._hand_back()
+        except TimeoutError:
+            log.warning("lease not handed back in time, it will expire", partition=self.partition)
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -19,6 +19,7 @@ from streams.core.events import TurnCommitted
 from streams.core.fold import step
 from streams.core.state import Partition
 from streams.fence.port import Positions
+from streams.runtime.kafka import KafkaEnds
 from streams.runtime.kafka_clients import KafkaIntake
 from streams.topics import Topics, ensure
 from tests.field_reports.golden import STORIES, plain, recorded
@@ -91,7 +92,8 @@ async def test_a_producers_own_time_is_not_what_the_intake_is_kept_by(
     before = int(time.time() * 1000)
     async with AIOKafkaProducer(bootstrap_servers=stack.kafka) as producer:
         await producer.send_and_wait(topics.turns, b"imported", b"c1", partition=0, timestamp_ms=stamp)
-    intake = KafkaIntake(stack.kafka, topics, 0, limit_s=10)
+    ends = KafkaEnds(stack.kafka, 10)
+    intake = KafkaIntake(stack.kafka, ends, topics, 0, limit_s=10)
     try:
         await intake.open(Positions())
         async with asyncio.timeout(20):
@@ -99,4 +101,5 @@ async def test_a_producers_own_time_is_not_what_the_intake_is_kept_by(
                 pass
     finally:
         await intake.close()
+        await ends.close()
     assert before - HOUR_MS < polled.turns[0].timestamp < before + HOUR_MS
