@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from streams.core.events import (
@@ -21,7 +22,8 @@ from streams.core.events import (
     TurnCommitted,
 )
 from streams.core.limits import CHECKPOINT_MAX_BYTES
-from tests.support.partition_world import GROUP, World
+from streams.core.state import ImpossibleEvent
+from tests.support.partition_world import GROUP, World, replay
 
 ADOPT_MS = 5000
 WATCHDOG_MS = 300_000
@@ -195,6 +197,15 @@ def test_the_watchdog_counts_anew_for_the_next_owner() -> None:
     go(world, owner)
     assert world.pass_time(WATCHDOG_MS - 1) == []
     assert isinstance(world.pass_time(1)[-1], RunEnded)
+
+
+@pytest.mark.parametrize("wrong", [{"superseded": (2,)}, {"checkpoint_lsn": 1}])
+def test_an_event_that_continues_another_run_than_there_is_is_impossible(wrong: dict[str, Any]) -> None:
+    world, owner, _ = half_answered()
+    moved = go(world, owner)[-1]
+    last = msgspec.structs.replace(world.journal[-1], event=msgspec.structs.replace(moved, **wrong))
+    with pytest.raises(ImpossibleEvent, match="cannot be continued so"):
+        replay([*world.journal[:-1], last])
 
 
 class TestWithoutMember:

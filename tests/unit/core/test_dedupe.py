@@ -131,6 +131,18 @@ def test_a_resent_answer_is_a_repeat_though_its_sender_has_a_later_turn_already(
     assert isinstance(world.send("a2", client_id="m2", delivered=3)[-1], RunEnded)
 
 
+def test_a_resent_answer_is_a_repeat_though_a_later_run_of_its_sender_was_begun_before(world: World) -> None:
+    for _ in range(3):
+        world.say()
+    for seq in (2, 3):
+        world.run("a", "started", run=f"c/{seq}/{GROUP}")
+    world.run("a", "finished", run=f"c/3/{GROUP}")
+    [stored, _] = world.send("a", client_id="m1", delivered=1)
+    [again] = world.send("a", client_id="m1", delivered=1)
+    assert isinstance(again, Duplicate)
+    assert again.of_seq == stored.seq
+
+
 def test_a_resent_frame_that_names_the_turn_which_answered_an_ask_is_a_repeat_after_its_run_too(world: World) -> None:
     world.say()
     world.run("a", "started", delivered=1)
