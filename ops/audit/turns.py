@@ -103,7 +103,7 @@ class NothingLost:
             return [f"run {opened.run_id} is opened for turn {opened.turn_seq}, which does not wait for {channel}"]
         account.waiting.discard(channel)
         if not account.waiting:
-            self._waiting[name[0]].discard(opened.turn_seq)
+            self._waiting.get(name[0], set()).discard(opened.turn_seq)
         account.runs.add(opened.run_id)
         self._turns_of_run.setdefault(opened.run_id, []).append(name)
         return []
@@ -122,7 +122,9 @@ class NothingLost:
     def _closed(self, conversation: str) -> None:
         """What waited for a member ends with the conversation, for that reason."""
         for seq in sorted(self._waiting.pop(conversation, ())):
-            account = self._accounts[(conversation, seq)]
+            account = self._accounts.get((conversation, seq))
+            if account is None:
+                continue  # as in `_ended`
             account.waiting.clear()
             account.answered = False
             self._close_account((conversation, seq), account)
@@ -131,7 +133,9 @@ class NothingLost:
         self._orphaned.pop(ended.run_id, None)
         found = [] if ended.reason else [f"run {ended.run_id} ended as {ended.status} without a reason"]
         for name in self._turns_of_run.pop(ended.run_id, []):
-            account = self._accounts[name]
+            account = self._accounts.get(name)
+            if account is None:
+                continue  # two turns have this place, which invariant 1 says; the first one was settled
             account.runs.discard(ended.run_id)
             account.answered &= ended.status is RunStatus.ANSWERED
             self._close_account(name, account)
