@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,10 @@ from ops.cli.common import (
 from ops.cli.errors import NEGATIVE, USAGE, CommandFailed
 
 if TYPE_CHECKING:
-    from streams.fence.channels import ChannelDocument
+    from collections.abc import AsyncIterator
+
+    from streams.fence.channels import ChannelDocument, ChannelStore
+    from streams.fence.credentials import CredentialStore
 
 app = typer.Typer(
     name="channel",
@@ -65,18 +69,11 @@ def list_channels(
 
 
 async def _current(dsn: str) -> tuple[dict[str, Any], dict[str, int]]:
-    from streams.fence.channels import ChannelStore
-    from streams.fence.credentials import CredentialStore
-
-    store, credentials = ChannelStore(dsn), CredentialStore(dsn)
-    try:
+    async with _stores(dsn) as (store, credentials):
         current = await store.current()
         if current is None:
             return {"version": 0, "channels": [], "routes": []}, {}
         return {"version": current.version, **current.document.plain()}, dict(await credentials.secret_counts())
-    finally:
-        await credentials.close()
-        await store.close()
 
 
 @app.command("apply")
@@ -162,11 +159,7 @@ def new_secret(
 
 
 async def _new_secret(dsn: str, channel: str, *, only: bool) -> str:
-    from streams.fence.channels import ChannelStore
-    from streams.fence.credentials import CredentialStore
-
-    store, credentials = ChannelStore(dsn), CredentialStore(dsn)
-    try:
+    async with _stores(dsn) as (store, credentials):
         current = await store.current()
         if current is None or current.document.channel(channel) is None:
             raise CommandFailed(f"there is no channel {channel}: see `turnlog channel list`", USAGE)
@@ -174,9 +167,6 @@ async def _new_secret(dsn: str, channel: str, *, only: bool) -> str:
         if only:
             await credentials.keep_only_channel_secret(channel, secret)
         return secret
-    finally:
-        await credentials.close()
-        await store.close()
 
 
 def _loaded(file: Path) -> object:
@@ -192,22 +182,13 @@ def _loaded(file: Path) -> object:
 
 
 async def _in_force(dsn: str) -> tuple[int, ChannelDocument | None]:
-    from streams.fence.channels import ChannelStore
-
-    store = ChannelStore(dsn)
-    try:
+    async with _stores(dsn) as (store, _):
         current = await store.current()
         return (0, None) if current is None else (current.version, current.document)
-    finally:
-        await store.close()
 
 
 async def _apply(dsn: str, document: ChannelDocument, over: int) -> dict[str, Any]:
-    from streams.fence.channels import ChannelStore
-    from streams.fence.credentials import CredentialStore
-
-    store, credentials = ChannelStore(dsn), CredentialStore(dsn)
-    try:
+    async with _stores(dsn) as (store, credentials):
         applied = await store.apply(document, over=over)
         counts = await credentials.secret_counts()
         new = [channel.id for channel in document.channels if not counts.get(channel.id)]
@@ -215,6 +196,17 @@ async def _apply(dsn: str, document: ChannelDocument, over: int) -> dict[str, An
             "version": applied.version,
             "secrets": {channel: await credentials.add_channel_secret(channel) for channel in new},
         }
+
+
+@asynccontextmanager
+async def _stores(dsn: str) -> AsyncIterator[tuple[ChannelStore, CredentialStore]]:
+    """The document and the secrets, for as long as the block runs. Neither connects before it is asked."""
+    from streams.fence.channels import ChannelStore
+    from streams.fence.credentials import CredentialStore
+
+    store, credentials = ChannelStore(dsn), CredentialStore(dsn)
+    try:
+        yield store, credentials
     finally:
         await credentials.close()
         await store.close()
