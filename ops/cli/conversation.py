@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,6 +33,14 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+
+class Status(StrEnum):
+    """What a conversation is."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+
+
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the conversation.")]
 COLUMNS = ("id", "channel", "participant", "status", "head_seq", "updated_at", "partition")
 
@@ -39,7 +48,7 @@ COLUMNS = ("id", "channel", "participant", "status", "head_seq", "updated_at", "
 @app.command("list")
 def list_conversations(
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many, the latest first.")] = 50,
-    status: Annotated[str | None, typer.Option("--status", help="Only those that are `open` or `closed`.")] = None,
+    status: Annotated[Status | None, typer.Option("--status", help="Only those that are `open` or `closed`.")] = None,
     channel: Annotated[str | None, typer.Option("--channel", help="Only those of this channel.")] = None,
     postgres: PostgresOption = None,
     kafka: KafkaOption = None,

@@ -83,6 +83,7 @@ def test_moments_are_dates_for_people_and_numbers_for_scripts(capsys: pytest.Cap
         ("up", "--port", "70000"),
         ("up", "--workers", "many"),
         ("conversation", "show"),
+        ("conversation", "list", "--status", "active"),
         ("audit", "verify", "-o", "xml"),
         ("send", "new", "hello"),
     ],
