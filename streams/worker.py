@@ -154,7 +154,12 @@ class Worker(Service):
         self._health = HealthServer(metrics.registry, healthy=self._healthy, ready=self._ready)
         stability = Stability(self._ends, watched)
         self._watch = Watch(
-            stability, self._transactions, metrics, lambda: sorted(self.balancer.sequencers), beacon=self.beacon
+            stability,
+            self._transactions,
+            metrics,
+            lambda: sorted(self.balancer.sequencers),
+            self._held_back,
+            beacon=self.beacon,
         )
 
     def on_init_dependencies(self) -> list[Service]:
@@ -186,6 +191,10 @@ class Worker(Service):
 
     def _lost(self, lease: Lease, why: str) -> None:
         self.balancer.lost(lease, why)
+
+    def _held_back(self, topic: str, partition: int) -> None:
+        if topic == self._topics.conversations:
+            self.balancer.held_back(partition)
 
     def _healthy(self) -> tuple[bool, dict[str, Any]]:
         return not self.crashed, {"id": self.id}

@@ -49,6 +49,12 @@ class Balancer(Service):
         if sequencer is not None:
             sequencer.lose(lease, why)
 
+    def held_back(self, partition: int) -> None:
+        """The watch's message."""
+        sequencer = self.sequencers.get(partition)
+        if sequencer is not None:
+            sequencer.held_back()
+
     @Service.task
     async def _balance(self) -> None:
         while not self.should_stop:

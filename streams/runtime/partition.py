@@ -98,6 +98,7 @@ class Sequencer(Service):
         self._leaving = asyncio.Event()
         self._ended = asyncio.Event()
         self._lost: str | None = None
+        self._held_back = False
         self._suspect = ""
         """Origin of the record that the core failed on last."""
         self._quarantine: set[str] = set()
@@ -118,6 +119,10 @@ class Sequencer(Service):
         """The lease is not ours any more: an idle writer, which would find out at its next write only, stands down."""
         if lease == self.lease:
             self._lost = why
+
+    def held_back(self) -> None:
+        """The journal cannot be read to its end, and that does not change: with its next tick the writer looks why."""
+        self._held_back = True
 
     def leave(self) -> None:
         """Ask it to finish its batch, store a checkpoint and hand its lease back. Returns at once."""
@@ -194,8 +199,12 @@ class Sequencer(Service):
             try:
                 await writer.tick()
                 self.ticked_at = time.monotonic()
+                if self._held_back:
+                    self._held_back = False
+                    await writer.require_ended()
             except (KafkaUnavailable, FenceUnavailable) as error:
-                # No tick, no time: nothing expires meanwhile, and the next batch meets the same trouble.
+                # No tick, no time: nothing expires meanwhile, and the next batch meets the same trouble. What was to be
+                # looked at is reported again.
                 log.warning("no tick", partition=self.partition, error=str(error))
 
     # ---------------------------------------------------------------------------------------------- how it ended

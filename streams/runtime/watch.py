@@ -17,7 +17,9 @@ from streams.runtime.metrics import WorkerMetrics
 
 log = structlog.get_logger(__name__)
 
-WATCH_EVERY_S = 5.0
+WATCH_EVERY_S = 2.0
+# Transactions of ours take milliseconds: a stable offset that is behind and stands still for so long is worth a look.
+STILL_S = 2.0
 # A transaction of ours is open for milliseconds, and ended by the broker after `transaction_timeout_ms` at the latest.
 UNSTABLE_MAX_S = 30.0
 REACH_EVERY_S = 1.0
@@ -37,9 +39,12 @@ class Watch(Service):
         transactions: Mapping[str, Transactions],
         metrics: WorkerMetrics,
         held: Callable[[], list[int]],
+        on_held_back: Callable[[str, int], None],
         **kwargs: Any,
     ) -> None:
+        """`held`: the partitions to look at. `on_held_back`: gets topic and partition of what stands still."""
         super().__init__(**kwargs)
+        self._on_held_back = on_held_back
         self._stability = stability
         self._transactions = transactions
         self._metrics = metrics
@@ -51,6 +56,8 @@ class Watch(Service):
             await asyncio.sleep(WATCH_EVERY_S)
             for (topic, partition), seconds in (await self._stability.behind(self._held())).items():
                 self._metrics.unstable.labels(topic, str(partition)).set(seconds)
+                if seconds >= STILL_S:
+                    self._on_held_back(topic, partition)
                 if seconds > UNSTABLE_MAX_S:
                     await self._report(topic, partition, seconds)
 

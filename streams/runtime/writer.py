@@ -35,7 +35,7 @@ from streams.runtime.commit import Committer
 from streams.runtime.hanging import settle
 from streams.runtime.intake import Batch, Intake, origin_of
 from streams.runtime.journal import pack_entries, replay
-from streams.runtime.kafka import JournalReader, Unrecoverable, closed
+from streams.runtime.kafka import Doubt, JournalReader, Unrecoverable, closed
 from streams.runtime.liveness import Liveness
 from streams.runtime.memory import Memory, Snapshot
 from streams.runtime.ports import Ports
@@ -238,6 +238,16 @@ class Writer:
         began = time.perf_counter()
         self._journal_offset = await self._committer.commit(pack, batch.letters)
         self._ports.metrics.batch(entries, len(batch.commands), time.perf_counter() - began)
+
+    async def require_ended(self) -> None:
+        """Raise `Doubt` when Kafka holds for open what this writer knows to be committed: the next epoch ends it.
+
+        What this writer has under way at this moment begins behind what it has committed.
+        """
+        known, mine = self._journal_offset, self._committer.identity.producer_id
+        for open_one in await self._ports.transactions.unfinished(self._partition):
+            if open_one.producer_id == mine and open_one.start < known:
+                raise Doubt(f"Kafka has forgotten to end a committed transaction: {open_one}, to {known}")
 
     # -------------------------------------------------------------------------------------------------- the clock
     async def tick(self) -> int:

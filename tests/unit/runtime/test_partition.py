@@ -286,3 +286,45 @@ async def test_a_stopped_partition_is_marked_in_the_lease_table() -> None:
         assert "journal" in (world.store.leases[0].stopped or "") or "conversations" in (
             world.store.leases[0].stopped or ""
         )
+
+
+async def test_a_commit_that_kafka_forgot_is_found_while_nothing_else_happens_and_its_turn_becomes_readable() -> None:
+    """Without it the turn would be seen only once the partition's next one is committed."""
+    world = World(limits=replace(LIMITS, tick_ms=10))
+    world.configure()
+    world.join()
+    world.converse("c1")
+    async with sequencer(world) as running:
+        await until(lambda: "ConversationOpened" in world.kinds())
+
+        def lose(step: str) -> None:
+            if step == "commit":
+                world.kafka.before_step = lambda _: None
+                world.kafka.lose_marker(0)
+
+        world.kafka.before_step = lose
+        world.turn("c1", "forgotten", key="k")
+        await until(lambda: 0 in world.kafka.hanging)
+        await until(lambda: running.ticked_at > running.since)
+        assert "TurnCommitted" not in world.kinds()
+        running.held_back()
+        await until(lambda: world.kinds().count("TurnCommitted") == 1)
+        assert world.kinds().count("WriterOpened") == 2
+
+
+async def test_a_transaction_that_is_under_way_is_no_reason_to_start_over() -> None:
+    world = World(limits=replace(LIMITS, tick_ms=10))
+    async with sequencer(world) as running:
+        await in_phase(running, S.RUNNING)
+        stranger = world.kafka.producer(0)
+        stranger._epoch = world.kafka.epochs[world.kafka.topics.transactional_id(0)]
+        batch = stranger.new_batch()
+        batch.add(None, b"under way", [])
+        await stranger.append(batch)
+        looked = running.ticked_at
+        running.held_back()
+        await until(lambda: running.ticked_at > looked and not running._held_back)
+        looked = running.ticked_at
+        await until(lambda: running.ticked_at > looked)
+        assert running.phase is S.RUNNING
+        await stranger.commit()

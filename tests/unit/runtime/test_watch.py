@@ -50,13 +50,31 @@ async def test_a_transaction_that_holds_readers_back_for_long_is_an_alarm_that_n
         return metrics.registry.get_sample_value("turnlog_lso_behind_seconds", labels)
 
     with structlog.testing.capture_logs() as logs:
-        async with Watch(Behind(seconds), {JOURNAL: Stranger()}, metrics, lambda: [3]):
+        async with Watch(Behind(seconds), {JOURNAL: Stranger()}, metrics, lambda: [3], lambda topic, partition: None):
             await until(lambda: shown() is not None and (bool(logs) or not alarms))
     assert shown() == seconds
     assert bool(logs) is alarms
     if alarms:
         assert logs[0]["log_level"] == "error"
         assert logs[0]["open"] == ["producer 99 (epoch 2) since offset 17"]
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.0, False), (module.STILL_S, True)])
+async def test_a_journal_that_stands_still_is_told_to_its_sequencer(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, told: bool
+) -> None:
+    monkeypatch.setattr(module, "WATCH_EVERY_S", 0.001)
+    looks, seen = 0, list[tuple[str, int]]()
+
+    def held() -> list[int]:
+        nonlocal looks
+        looks += 1
+        return [3]
+
+    transactions = {JOURNAL: Stranger()}
+    async with Watch(Behind(seconds), transactions, WorkerMetrics(), held, lambda *where: seen.append(where)):
+        await until(lambda: looks > 2)
+    assert set(seen) == ({(JOURNAL, 3)} if told else set())
 
 
 class Ends(KafkaEnds):
