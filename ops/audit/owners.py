@@ -8,8 +8,9 @@ from typing import ClassVar
 from streams.core.events import Entry, MoveReason, OwnerChanged, RunMoved, RunOpened, TurnCommitted
 from streams.core.ownership import adopter, owner_of
 from streams.core.routing import plan_of
-from streams.core.runs import claimants_of, heir_of_adopter, may_continue
+from streams.core.runs import claimants_of, may_continue
 from streams.core.state import Partition, Run
+from streams.core.timeouts import heir_of_adopter
 
 
 class Owners:

@@ -92,8 +92,9 @@ from streams.core.membership import (
     evolve_list_applied,
     evolve_list_wanted,
 )
-from streams.core.runs import advance_timers, decide_due, evolve_ended, evolve_moved, evolve_opened, evolve_started
+from streams.core.runs import evolve_ended, evolve_moved, evolve_opened, evolve_started
 from streams.core.state import Conversation, ImpossibleEvent, Partition
+from streams.core.timeouts import advance_timers, decide_due
 
 # ------------------------------------------------------------------------------------------------ decide
 

@@ -1,11 +1,4 @@
-"""An agent's frames: which run one belongs to, whether its sender may write it, and what it does to the run (rules 1,
-6, 7).
-
-Correlation, in this order:
-1. the run that the frame names;
-2. the turn that its clientId names (`<prefix>.<turn id>.m<n>`, as `converger-agent` makes them);
-3. the run that its sender last said to work on (`read`, `run started`);
-4. the first, by turn, of the runs its sender holds and has been given.
+"""An agent's frames: whether its sender may write one, and what it does to the run that it belongs to (rules 1, 6, 7).
 
 A frame of no run is *proactive*: stored only from the conversation's owner in the sender's group, and never when it
 names a run, or a turn, that is not open.
@@ -30,7 +23,6 @@ one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Final
 
@@ -38,6 +30,7 @@ import msgspec
 
 from streams.core import keys, refusals
 from streams.core.commands import CommitFrame
+from streams.core.correlation import Target, by_turn, correlate, is_started
 from streams.core.draft import Draft
 from streams.core.events import Entry, Event, Frame, FrameCommitted, Refused, RefusedReason, RunStarted, RunStatus
 from streams.core.ids import frame_key, message_id
@@ -76,20 +69,6 @@ RUN_ENDS: Final = {
     "aborted": RunStatus.CANCELLED,
 }
 
-_TURN_OF_CLIENT_ID: Final = re.compile(
-    r"\.([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12})\.m\d+\Z"
-)
-
-
-class Target(msgspec.Struct, frozen=True):
-    """What a frame belongs to. `run` None: no open run; `key` is then what an ended run would have stored it under."""
-
-    run: Run | None
-    key: str | None
-    names: bool
-    """The frame itself says which run or turn it is of."""
-
-
 # ------------------------------------------------------------------------------------------------ decide
 
 
@@ -101,7 +80,7 @@ def decide_frame(state: Partition, command: CommitFrame) -> list[Event]:
     kind = command.frame.type
     if kind in NOT_KEPT:
         return []
-    target = _correlate(conversation, command)
+    target = correlate(conversation, command)
     if target.key is not None and (known := keys.find(conversation, target.key, command.at)) is not None:
         return [keys.repeat(conversation, known, target.key, command.ref, command.frame.client_id)]
     problem = problem_of_frame(command.frame) or problem_of_ids((("sender", command.sender),))
@@ -122,87 +101,8 @@ def _decide_kept(state: Partition, conversation: Conversation, command: CommitFr
     return _decide_run_frame(conversation, command, target.run, target)
 
 
-def _correlate(conversation: Conversation, command: CommitFrame) -> Target:
-    client_id = command.frame.client_id
-    if command.run_id is not None:
-        run = conversation.runs.get(command.run_id)
-        return _named(conversation, command, run, command.run_id)
-    turn_id = None if client_id is None else _TURN_OF_CLIENT_ID.search(client_id)
-    if turn_id is not None:
-        named = _run_of_turn(conversation, command.group, turn_id[1])
-        return _named(conversation, command, conversation.runs.get(named or ""), named)
-    run = _run_at_work(conversation, command)
-    if client_id is None:
-        return Target(run, None, names=False)
-    if run is None or run.silent or run.turn_seq > command.delivered_seq:
-        # Its sender had the run over an earlier connection, and may send again what it sent there.
-        sent = _key_sent_before(conversation, command, client_id)
-        if run is None or sent is not None:
-            return Target(None, sent, names=False)
-    return Target(run, frame_key(command.group, run.id, client_id, run.generation), names=False)
-
-
-def _named(conversation: Conversation, command: CommitFrame, run: Run | None, named: str | None) -> Target:
-    """The frame says which run it is of: that one, open or ended, and no other."""
-    client_id = command.frame.client_id
-    if client_id is None or named is None:
-        return Target(run, None, names=True)
-    ended = conversation.ended.get(named)
-    generation = run.generation if run is not None else ended.generation if ended is not None else 0
-    return Target(run, frame_key(command.group, named, client_id, generation), names=True)
-
-
-def _run_of_turn(conversation: Conversation, group: str, turn_id: str) -> str | None:
-    """The group's run of this turn, or the one whose ask this turn answered, open or lately ended."""
-    for run in conversation.runs.values():
-        if run.group == group and (run.turn_id == turn_id or (run.progress and turn_id in run.progress.joined)):
-            return run.id
-    ending = f"/{group}"
-    for id_, ended in conversation.ended.items():
-        if id_.endswith(ending) and (ended.turn_id == turn_id or turn_id in ended.joined):
-            return id_
-    return None
-
-
-def _run_at_work(conversation: Conversation, command: CommitFrame) -> Run | None:
-    """Correlation by what the member said last, else by the order in which it was given its turns."""
-    current = conversation.runs.get(conversation.current.get(command.member, ""))
-    if current is not None:
-        return current
-    held = (run for run in conversation.runs.values() if run.member == command.member)
-    return min((run for run in held if _was_given(run, command)), key=_by_turn, default=None)
-
-
-def _by_turn(run: Run) -> int:
-    return run.turn_seq
-
-
-def _was_given(run: Run, command: CommitFrame) -> bool:
-    """Its member had the turn when it sent the frame."""
-    return run.turn_seq <= command.delivered_seq or run.silent or _is_started(run)
-
-
-def _is_started(run: Run) -> bool:
-    return run.progress is not None and run.progress.started
-
-
 def _holds(command: CommitFrame, run: Run) -> bool:
     return run.member == command.member and (command.run_epoch is None or command.run_epoch == run.epoch)
-
-
-def _key_sent_before(conversation: Conversation, command: CommitFrame, client_id: str) -> str | None:
-    """The key that it was stored under in a run that ended lately, or as a proactive frame; None: it is new.
-
-    So an unannounced agent's re-sent answer, whose run it ended, is told from a new message.
-    """
-    group = command.group
-    ending = f"/{group}"
-    ended = ((id_, run.generation) for id_, run in reversed(conversation.ended.items()) if id_.endswith(ending))
-    for id_, generation in (*ended, (None, 0)):
-        key = frame_key(group, id_, client_id, generation)
-        if keys.find(conversation, key, command.at) is not None:
-            return key
-    return None
 
 
 def _decide_proactive(
@@ -244,7 +144,7 @@ def _decide_run_frame(conversation: Conversation, command: CommitFrame, run: Run
     if kind in UNNUMBERED:
         return [_committed(conversation, command, run, None, 0)]
     event = _committed(conversation, command, run, target.key, conversation.head + 1)
-    if not _is_answer(event.frame) or _is_started(run):
+    if not _is_answer(event.frame) or is_started(run):
         return [event]
     draft = Draft()
     draft.add(event)
@@ -263,7 +163,7 @@ def _answered_by(conversation: Conversation, command: CommitFrame, run: Run, tar
         for held in conversation.runs.values()
         if held is not run
         and held.member == command.member
-        and not _is_started(held)
+        and not is_started(held)
         and held.turn_seq <= command.delivered_seq
     ]
     return [*others, run]
@@ -317,7 +217,7 @@ def _decide_read(state: Partition, conversation: Conversation, command: CommitFr
     run = target.run if target.names else _run_read(conversation, command)
     if run is None and target.names:
         return _fenced(state, command, None, NOT_OPEN)
-    if run is None or _is_started(run):
+    if run is None or is_started(run):
         return []
     if not _holds(command, run):
         return _fenced(state, command, run, "run: held by another member, or at a later epoch")
@@ -328,9 +228,9 @@ def _run_read(conversation: Conversation, command: CommitFrame) -> Run | None:
     held = [
         run
         for run in conversation.runs.values()
-        if run.member == command.member and not _is_started(run) and run.turn_seq <= command.frame.watermark
+        if run.member == command.member and not is_started(run) and run.turn_seq <= command.frame.watermark
     ]
-    return max(held, key=_by_turn, default=None)
+    return max(held, key=by_turn, default=None)
 
 
 def _decide_run_status(
@@ -343,7 +243,7 @@ def _decide_run_status(
         return _fenced(state, command, None, NOT_OPEN) if target.names and status == "started" else []
     if not _holds(command, run):
         return _fenced(state, command, run, "run: held by another member, or at a later epoch")
-    if status == "started" and not _is_started(run):
+    if status == "started" and not is_started(run):
         return [_started(conversation, command, run, "run")]
     ended = RUN_ENDS.get(status or "")
     if ended is not None and (run.progress is None or run.progress.inherited) and not target.names:

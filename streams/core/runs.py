@@ -50,7 +50,6 @@ from streams.core.events import (
     RunStatus,
 )
 from streams.core.ids import channel_of_group, message_id
-from streams.core.ownership import owner_of
 from streams.core.state import (
     ENDED_RUNS_KEPT,
     Conversation,
@@ -239,54 +238,6 @@ def due(state: Partition, run: Run) -> int | None:
         return None if progress.asks else max(progress.active_at, state.restarted_at) + settings.watchdog_ms
     limit = settings.wait_ms if run.member is None else settings.begin_ms
     return max(run.placed_at, state.restarted_at) + limit if limit else None
-
-
-def decide_due(state: Partition, draft: Draft, at: int) -> None:
-    """Fire the time-outs that are due, oldest first."""
-    fired = []
-    for conversation_id, run_id in state.timers.candidates(at):
-        conversation = state.conversations[conversation_id]
-        run = conversation.runs[run_id]
-        when = due(state, run)
-        if when is not None and when <= at:
-            fired.append((when, conversation_id, run.turn_seq, run_id))
-    for _, conversation_id, _, run_id in sorted(fired):
-        conversation = state.conversations[conversation_id]
-        run = conversation.runs[run_id]
-        _time_out(state, draft, conversation, run, at)
-
-
-def _time_out(state: Partition, draft: Draft, conversation: Conversation, run: Run, at: int) -> None:
-    if run.adopted_at and run.member is not None:
-        to = heir_of_adopter(state, run, conversation.id, at)
-        lose_owner(state, draft, conversation, run, to=to, reason=MoveReason.ADOPT_TIMEOUT)
-    elif run.member is None and is_answered(run):
-        end(draft, conversation, run, RunStatus.ANSWERED, "owner_gone_after_answer")
-    elif run.member is None:
-        end(draft, conversation, run, RunStatus.OWNER_GONE, "no_member")
-    elif run.progress is None:
-        end(draft, conversation, run, RunStatus.TIMED_OUT, "not_begun")
-    elif is_answered(run):
-        end(draft, conversation, run, RunStatus.ANSWERED, "watchdog_after_answer")
-    else:
-        end(draft, conversation, run, RunStatus.TIMED_OUT, "watchdog")
-
-
-def heir_of_adopter(state: Partition, run: Run, conversation_id: str, at: int) -> Member:
-    """Who is given an adopted run of which no frame came in time: its member; where that drains, the owner of now."""
-    member = state.members[run.member or ""]
-    owner = owner_of(state, run.group, conversation_id, at) if member.draining else None
-    return member if owner is None else state.members[owner]
-
-
-def advance_timers(state: Partition, at: int) -> None:
-    """After `decide_due` was evolved: what was looked at and was not due moves to where it is. Derived state only."""
-    for conversation_id, run_id in state.timers.candidates(at):
-        run = state.conversations[conversation_id].runs[run_id]
-        when = due(state, run)
-        state.timers.drop(run_id)
-        if when is not None:
-            state.timers.add(run_id, conversation_id, when)
 
 
 # ------------------------------------------------------------------------------------------------ evolve

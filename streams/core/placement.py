@@ -1,0 +1,131 @@
+"""What becomes of runs and turns when members join and leave (rules 3, 4, 5).
+
+One change is decided as a whole: first the members that joined and left, then the runs, in the order of
+(conversation, turn), each by the roster as it is after the change:
+
+- a run of a departed member goes to a member that claims to have the turn already (by its watermark; *adopted*), else
+  to the group's owner of now, which continues it or begins anew, by `on_owner_loss`; the last member gone, it waits
+  for the group's next member;
+- a run that waits for a group is taken up by its next member in the same way;
+- a turn that waits for a channel opens a run in the first group that has a member there.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from streams.core.draft import Draft
+from streams.core.events import MoveReason, OwnerChanged, RunOpened
+from streams.core.ids import channel_of_group, run_id
+from streams.core.ownership import adopter, choose
+from streams.core.runs import adopt, claimants_of, lose_owner
+from streams.core.state import Conversation, Member, Partition, Run
+
+
+class Change(msgspec.Struct):
+    """Members that join and leave by one command, and why the latter do."""
+
+    joined: list[tuple[Member, dict[str, int]]] = []
+    """With the watermarks that each brought."""
+    draining: list[Member] = []
+    """Known ones that their gateway's list says drain; a newcomer that does says so itself."""
+    left: list[Member] = []
+    reason: MoveReason = MoveReason.MEMBER_LEFT
+
+
+class Placement:
+    """Gives the runs and turns that a change concerns to the members that there are after it."""
+
+    def __init__(self, state: Partition, draft: Draft, change: Change, at: int) -> None:
+        self._state = state
+        self._draft = draft
+        self._at = at
+        self._reason = change.reason
+        self._left = {member.id for member in change.left}
+        self._watermarks = {member.id: watermarks for member, watermarks in change.joined}
+        self._gained = dict.fromkeys(member.group for member, _ in change.joined)
+        self._rosters: dict[str, dict[str, Member]] = {}
+        self._each = {member.group for member in change.left if member.each}
+        for member, _ in change.joined:
+            self._roster(member.group)[member.id] = member
+        for member in change.draining:
+            self._roster(member.group)[member.id] = msgspec.structs.replace(member, draining=True)
+        self._channels = self._channels_won()
+        self._concerned = {id_ for member in change.left for id_ in member.conversations}
+
+    def _roster(self, group: str) -> dict[str, Member]:
+        """The group's members after the change."""
+        roster = self._rosters.get(group)
+        if roster is None:
+            known = self._state.groups.get(group)
+            members = {} if known is None else known.members
+            roster = self._rosters[group] = {id_: member for id_, member in members.items() if id_ not in self._left}
+        return roster
+
+    def _channels_won(self) -> dict[str, str]:
+        """Channels that had no member before the change -> the first group that has one now."""
+        channels: dict[str, str] = {}
+        for group in self._gained:
+            channel = channel_of_group(group)
+            if channel not in self._state.channel_groups and self._roster(group):
+                channels.setdefault(channel, group)
+        return channels
+
+    def place(self) -> None:
+        """Add the events to the draft."""
+        state = self._state
+        concerned = self._concerned
+        for group in self._gained:
+            concerned.update(state.orphans.get(group, ()))
+        for channel in self._channels:
+            concerned |= state.waiting.get(channel, set())
+        for id_ in sorted(concerned):
+            conversation = state.conversations[id_]
+            for run in conversation.runs.values():
+                if run.member is None:
+                    if run.group in self._gained:
+                        self._place_run(conversation, run, MoveReason.MEMBER_JOINED)
+                elif run.member in self._left:
+                    self._place_run(conversation, run, self._reason)
+            for channel, group in self._channels.items():
+                self._open_waiting(conversation, channel, group)
+
+    def _place_run(self, conversation: Conversation, run: Run, reason: MoveReason) -> None:
+        roster = self._roster(run.group)
+        claimants = claimants_of(run, roster)
+        claimants += [id_ for id_ in roster if self._watermarks.get(id_, {}).get(conversation.id, 0) >= run.turn_seq]
+        if claimants:
+            adopt(self._draft, conversation, run, adopter([roster[id_] for id_ in claimants], conversation.id), reason)
+            return
+        owner = choose(roster.values(), conversation.id, self._at)
+        to = None if owner is None else roster[owner]
+        can_wait = run.group not in self._each
+        lose_owner(self._state, self._draft, conversation, run, to=to, reason=reason, can_wait=can_wait)
+
+    def _open_waiting(self, conversation: Conversation, channel: str, group: str) -> None:
+        turns = conversation.waiting.get(channel, ())
+        if not turns:
+            return
+        owner = choose(self._roster(group).values(), conversation.id, self._at)
+        previous = conversation.owners.get(group)
+        if previous is not None and previous != owner:
+            self._draft.add(
+                OwnerChanged(
+                    conversation_id=conversation.id,
+                    group=group,
+                    previous=previous,
+                    owner=owner,
+                    reason=MoveReason.MEMBER_LEFT,
+                )
+            )
+        for turn in turns:
+            self._draft.add(
+                RunOpened(
+                    conversation_id=conversation.id,
+                    run_id=run_id(conversation.id, turn.turn_seq, group),
+                    turn_seq=turn.turn_seq,
+                    group=group,
+                    channel=channel,
+                    member=owner,
+                )
+            )
