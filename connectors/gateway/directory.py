@@ -85,6 +85,8 @@ class Directory:
         self._secrets: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         self._ring: KeyRing | None = None
         self._keys_at = 0.0
+        self.error = ""
+        """Why Postgres did not answer when it was last asked; empty: it did."""
         self.config = Config()
         self.on_document: list[Callable[[int, str], None]] = []
         """Called with each new version of the document."""
@@ -102,7 +104,9 @@ class Directory:
                 await self._refresh_document()
                 if time.monotonic() - self._keys_at >= KEYS_POLL_S:
                     await self.refresh_keys()
+                self.error = ""
             except Unavailable as error:
+                self.error = str(error)
                 log.warning("channels and keys cannot be read; going on with what is known", error=str(error))
 
     async def refresh_keys(self) -> None:

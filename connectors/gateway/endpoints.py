@@ -296,7 +296,15 @@ OPERATIONS: Final = (
     ),
     Operation("get", "/healthz", "Whether the process runs", answer={"status": Field("string", "ok", required=True)}),
     Operation(
-        "get", "/readyz", "Whether it takes requests", answer={"status": Field("string", "ready", required=True)}
+        "get",
+        "/readyz",
+        "Whether it takes requests, and which servers answer",
+        answer={
+            "status": Field("string", "ready", required=True),
+            "ready": Field("boolean", "true", required=True),
+            "phase": Field("string", "ready", required=True),
+            "dependencies": Field("object", "kafka and postgres: `ok`, and the `error` otherwise", required=True),
+        },
     ),
     Operation("get", "/metrics", "Prometheus metrics", media_type="text/plain"),
 )

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 TICK_S = 1.0
+REACH_EVERY_S = 1.0
 # A beat is this many times more often than the pause that ends the agents' connections.
 BEATS = 20
 # Clients of a gateway that goes away come back after about so long, each at another moment; agents sooner, since turns
@@ -96,6 +97,9 @@ class Gateway:
         self.mint: Callable[[], str] = lambda: f"{nonce}-{next(numbers)}"
         self.commands = Commands(intake, self.hub, self.metrics, self.mint, settings.commit_wait_ms)
         self.phase = Phase.STARTING
+        self._horizon = horizon
+        self._kafka_error = ""
+        """Why Kafka did not answer when it was last asked; empty: it did."""
         self._guard = PauseGuard(settings.member_ttl_ms / 2 / 1000)
         self._connections: set[Connection] = set()
         self.streams: set[EventStream] = set()
@@ -111,6 +115,7 @@ class Gateway:
             tasks.create_task(self.membership.run())
             tasks.create_task(self._beat())
             tasks.create_task(self._tick())
+            tasks.create_task(self._reach())
 
     def ready(self) -> None:
         """The tail is caught up."""
@@ -150,6 +155,19 @@ class Gateway:
                 )
             case _:
                 return ProtocolError("unavailable", "the gateway is stopping", retry_after_ms=RECONNECT_MS)
+
+    def unready(self) -> ProtocolError | None:
+        """Why nobody should be sent here now: as `refusal`, or Kafka is away. While only PostgreSQL is away turns are
+        still taken: who is known already is served."""
+        refusal = self.refusal()
+        if refusal is None and self._kafka_error:
+            return ProtocolError("unavailable", f"Kafka cannot be reached: {self._kafka_error}")
+        return refusal
+
+    def dependencies(self) -> dict[str, dict[str, object]]:
+        """Which servers answer."""
+        errors = {"kafka": self._kafka_error, "postgres": self.directory.error}
+        return {name: {"ok": not error, "error": error} for name, error in errors.items()}
 
     # ----------------------------------------------------------------------------------------------- connections
     @contextmanager
@@ -286,6 +304,18 @@ class Gateway:
             await asyncio.sleep(TICK_S)
             for connection in list(self._connections):
                 connection.tick()
+
+    async def _reach(self) -> None:
+        while True:
+            await asyncio.sleep(REACH_EVERY_S)
+            try:
+                await self._horizon.reach()
+            except Unavailable as error:
+                if not self._kafka_error:
+                    log.warning("Kafka cannot be reached", error=str(error))
+                self._kafka_error = str(error)
+            else:
+                self._kafka_error = ""
 
     def _move(self, phase: Phase) -> None:
         if phase not in TRANSITIONS[self.phase]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -37,21 +37,26 @@ def json_response(body: Any, status: int = 200, headers: dict[str, str] | None =
     return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
 
 
-def error_response(error: ProtocolError, request_id: str) -> Response:
-    """An error as the clients read it; temporary ones say when to come back."""
+def request_id(request: Request) -> str:
+    """The id that the client gave the request, or a new one."""
+    return request.headers.get("x-request-id") or uuid4().hex
+
+
+def error_response(error: ProtocolError, request_id: str, more: Mapping[str, Any] | None = None) -> Response:
+    """An error as the clients read it, with `more` beside it; temporary ones say when to come back."""
     headers = {"x-request-id": request_id}
     if error.retry_after_ms is not None:
         headers["retry-after"] = str(max(1, -(-error.retry_after_ms // 1000)))
     if error.spec.status == 401:
         headers["www-authenticate"] = "Bearer"
-    return json_response(error.body(request_id), error.spec.status, headers)
+    return json_response(error.body(request_id) | dict(more or {}), error.spec.status, headers)
 
 
 def route(gateway: Gateway, path: str, handler: Handler, *, method: str = "GET", gated: bool = True) -> Route:
     """A route whose errors become bodies. `gated`: it is refused until the gateway is ready, and while it stops."""
 
     async def endpoint(request: Request) -> Response:
-        request_id = request.headers.get("x-request-id") or uuid4().hex
+        named = request_id(request)
         try:
             refusal = gateway.refusal() if gated else None
             if refusal is not None:
@@ -59,15 +64,14 @@ def route(gateway: Gateway, path: str, handler: Handler, *, method: str = "GET",
             with gateway.answering():
                 response = await handler(gateway, request)
         except ProtocolError as error:
-            response = error_response(error, request_id)
+            response = error_response(error, named)
         except Unavailable as error:
-            response = error_response(unavailable(error), request_id)
+            response = error_response(unavailable(error), named)
         except ClientDisconnect:
             response = Response(status_code=499)
         except Exception:
-            log.exception("a request failed", path=request.url.path, request_id=request_id)
-            problem = ProtocolError("internal", "internal error", retry_after_ms=1_000)
-            response = error_response(problem, request_id)
+            log.exception("a request failed", path=request.url.path, request_id=named)
+            response = error_response(ProtocolError("internal", "internal error"), named)
         gateway.metrics.requests.labels(str(response.status_code)).inc()
         return response
 
@@ -81,7 +85,7 @@ async def http_exception(request: Request, error: Exception) -> Response:
     hint = "; GET /docs lists what there is" if status == 404 else ""
     detail = getattr(error, "detail", "internal error")
     problem = ProtocolError(code, f"{request.method} {request.url.path}: {detail}{hint}")
-    return error_response(problem, request.headers.get("x-request-id") or uuid4().hex)
+    return error_response(problem, request_id(request))
 
 
 # ------------------------------------------------------------------------------------------------------------ input

@@ -10,7 +10,6 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from connectors.gateway import http
-from connectors.gateway.gateway import Phase
 from connectors.gateway.http import claims_of, conversation_id, json_response, need_api_key
 from connectors.gateway.openapi import DOCUMENT, PAGE
 
@@ -83,12 +82,13 @@ async def healthz(gateway: Gateway, request: Request) -> Response:  # noqa: ARG0
     return json_response({"status": "ok", "gateway": gateway.membership.incarnation, "phase": gateway.phase})
 
 
-async def readyz(gateway: Gateway, request: Request) -> Response:  # noqa: ARG001 -- every handler is given it
-    """Whether it takes requests: 503 while it catches up, and while it stops."""
-    refusal = gateway.refusal()
+async def readyz(gateway: Gateway, request: Request) -> Response:
+    """Whether it takes requests, and which servers answer: 503 while it catches up, stops, or cannot reach Kafka."""
+    refusal = gateway.unready()
+    document = {"ready": refusal is None, "phase": gateway.phase, "dependencies": gateway.dependencies()}
     if refusal is not None:
-        raise refusal
-    return json_response({"status": "ready", "phase": Phase.READY})
+        return http.error_response(refusal, http.request_id(request), document)
+    return json_response({"status": "ready", **document})
 
 
 async def metrics(gateway: Gateway, request: Request) -> Response:  # noqa: ARG001 -- every handler is given it

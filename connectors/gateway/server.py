@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from connectors.gateway import operate, rest, sse, tenant
@@ -31,6 +32,8 @@ SOCKET_PATH = "/socket/converger/v1"
 PING_S = 20.0
 BACKLOG = 2_048
 SHUTDOWN_S = 3
+# A request's headers are one packet; who takes longer is no client.
+HEADERS_S = 10.0
 
 
 class AbortableProtocol(WebSocketsSansIOProtocol):
@@ -42,6 +45,43 @@ class AbortableProtocol(WebSocketsSansIOProtocol):
         if not self.close_sent:
             extensions: dict[str, Any] = self.scope["extensions"]
             extensions[ABORT_EXTENSION] = self.transport.abort
+
+
+class ImpatientProtocol(HttpToolsProtocol):
+    """Closes a connection that does not send a request's headers in time: silent sockets would fill the process."""
+
+    headers_s = HEADERS_S
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the first request."""
+        super().connection_made(cast("asyncio.Transport", transport))
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Wait for the rest of the headers, or for nothing more."""
+        before = self.cycle
+        super().data_received(data)
+        if self.transport.get_protocol() is not self or self.cycle is not before:
+            self._wait_no_more()  # it became a WebSocket, or its headers are here
+        elif self._patience is None and getattr(before, "response_complete", False):
+            self._wait()  # the next request of a connection that is kept open has begun
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is waited for."""
+        self._wait_no_more()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self._patience = self.loop.call_later(self.headers_s, self.transport.close)
+
+    def _wait_no_more(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
 
 class Server(uvicorn.Server):
@@ -88,6 +128,7 @@ def server(gateway: Gateway) -> Server:
     """A server for the gateway; `serve(sockets=[…])` runs it until `should_exit`."""
     config = uvicorn.Config(
         application(gateway),
+        http=ImpatientProtocol,
         ws=AbortableProtocol,
         ws_max_size=HARD_CAP_BYTES,
         ws_ping_interval=PING_S,

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from connectors.gateway.ports import Unavailable
 from streams.core.events import Entry
@@ -36,7 +36,7 @@ Apply = Callable[[int, Sequence[Entry]], None]
 
 
 class BrokenJournal(Exception):
-    """The journal does not read as one: a gap in `lsn`."""
+    """The journal does not read as one: a gap in `lsn`, or it was cut off or made anew under its reader."""
 
 
 def consumer(settings: Settings) -> AIOKafkaConsumer:
@@ -83,6 +83,8 @@ class Tail:
                 delay = RETRY_S
                 while True:
                     await self._poll(reader)
+            except OffsetOutOfRangeError as error:
+                raise BrokenJournal(f"the journal was cut off or made anew while it was read: {error}") from error
             except (KafkaError, TimeoutError, OSError) as error:
                 log.warning("the journal cannot be read; trying again", error=repr(error), in_s=delay)
             finally:
@@ -103,6 +105,17 @@ class Tail:
                     await asyncio.sleep(CATCH_UP_POLL_S)
         except (KafkaError, TimeoutError, OSError) as error:
             raise Unavailable(f"the journal cannot be read to its end now: {type(error).__name__}") from error
+
+    async def reach(self) -> None:
+        """See `history.Horizon`. The tail's own client asks: it is the one that must not have lost the brokers."""
+        reader = self._reader
+        if reader is None:
+            raise Unavailable("the journal cannot be read")
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                await reader.end_offsets(self._partitions)
+        except (KafkaError, TimeoutError, OSError) as error:
+            raise Unavailable(f"Kafka does not answer: {type(error).__name__}") from error
 
     async def _seek(self, reader: AIOKafkaConsumer) -> None:
         if not self._positions:

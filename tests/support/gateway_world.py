@@ -119,6 +119,10 @@ class World:
     async def catch_up(self, partition: int) -> None:
         """Its readers are told at once: there is nothing to catch up with."""
 
+    async def reach(self) -> None:
+        if self.broken is not None:
+            raise self.broken
+
     async def read(self, partition: int, from_offset: int, below_lsn: int) -> AsyncIterator[Entry]:
         for entry in self.journals[partition].entries[from_offset:]:
             if entry.lsn >= below_lsn:

@@ -94,7 +94,10 @@ MESSAGES: dict[str, str] = {
 
 
 class ProtocolError(Exception):
-    """A frame or request that is refused: what it says on the wire, and whether trying again can help."""
+    """A frame or request that is refused: what it says on the wire, and whether trying again can help.
+
+    One that passes says when to try again, and for how long that makes sense.
+    """
 
     def __init__(
         self,
@@ -113,6 +116,9 @@ class ProtocolError(Exception):
         self.client_id = client_id
         self.frame_type = frame_type
         self.details = details
+        if self.spec.retryable:
+            self.retry_after_ms = RETRY_AFTER_MS if retry_after_ms is None else retry_after_ms
+            self.details = {"budgetMs": RETRY_BUDGET_MS, **(details or {})}
 
     @property
     def spec(self) -> ErrorSpec:
@@ -152,12 +158,7 @@ class ProtocolError(Exception):
 def refusal(reason: RefusedReason, detail: str = "", *, client_id: str | None = None) -> ProtocolError:
     """The error that a journal's `Refused` becomes."""
     code = REFUSALS[reason]
-    message = detail or MESSAGES.get(code, reason.value.replace("_", " "))
-    if not SPECS[code].retryable:
-        return ProtocolError(code, message, client_id=client_id)
-    return ProtocolError(
-        code, message, retry_after_ms=RETRY_AFTER_MS, client_id=client_id, details={"budgetMs": RETRY_BUDGET_MS}
-    )
+    return ProtocolError(code, detail or MESSAGES.get(code, reason.value.replace("_", " ")), client_id=client_id)
 
 
 def restart_reason(base_ms: int, reason: str = "restart") -> str:
