@@ -18,7 +18,9 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.consumer import fetcher
 
+from connectors.gateway.tail import BrokenJournal, Tail
 from ops.embedded import EmbeddedStack
+from streams.core.events import BatchCommitted, Entry
 from streams.core.store import dump_partition
 from streams.fence.port import Fenced, Positions
 from streams.runtime.kafka import Doubt, KafkaEnds, Unrecoverable
@@ -32,7 +34,7 @@ from streams.runtime.kafka_clients import (
 from streams.settings import Settings, load_settings
 from streams.topics import Topics, ensure
 from tests.support import postgres
-from tests.support.deployment import MEMBER, Deployment, Talk, deployment, until_shared
+from tests.support.deployment import CODEC, MEMBER, Deployment, Talk, deployment, until_shared
 from tests.support.program import program
 from tests.support.scripted_gateway import scripted_gateway
 from tests.support.sequencing import LIMITS, World, settle
@@ -78,7 +80,7 @@ async def test_a_consumer_that_is_used_again_gives_nothing_that_it_fetched_befor
 async def test_every_record_of_the_journal_lies_in_a_transaction_of_its_partitions_writer(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Turns, frames of all kinds, refusals, dead letters' notes and the clock: nothing has a way of its own."""
+    """Turns, refusals, dead letters' notes, checkpoints and the clock: nothing has a way of its own."""
     batches: list[tuple[bool, int]] = []
 
     class Watched(fetcher.MemoryRecords):  # type: ignore[misc]
@@ -89,10 +91,13 @@ async def test_every_record_of_the_journal_lies_in_a_transaction_of_its_partitio
             return batch
 
     async with deployment(settings, 1) as place:
+        talk = Talk(place, conversations=3, worked=False)
+        for _ in range(2):  # the second writer has the first one's transactional id
+            async with place.worker() as (running, _):
+                await place.garbage(place.topics.turns, 0, b"garbage")
+                await talk.some(5)
+                assert await running.stop() == 0
         async with place.worker() as (running, _):
-            talk = Talk(place, conversations=3)
-            await place.garbage(place.topics.turns, 0, b"garbage")
-            await talk.some(5)
             await place.all_taken(await talk.end())
             assert await running.stop() == 0
         monkeypatch.setattr(fetcher, "MemoryRecords", Watched)
@@ -132,7 +137,7 @@ async def test_a_worker_opens_whatever_its_logs_end_in(settings: Settings) -> No
             await place.all_taken({conversation: ["before"] for conversation in home[:3]})
             assert await running.stop() == 0
         await aborted(place, 1, records=50)
-        await trimmed(place, 2)
+        await trimmed(place, 2, place.topics.turns, place.topics.frames)
         async with place.worker() as (running, worker):
             asked_at = time.monotonic()
             await until_shared(place, {worker: 4})
@@ -173,13 +178,14 @@ async def aborted(place: Deployment, partition: int, records: int) -> None:
         await successor.discard()
 
 
-async def trimmed(place: Deployment, partition: int) -> None:
-    """Retention has left nothing of the partition's intake."""
-    names = [TopicPartition(topic, partition) for topic in (place.topics.turns, place.topics.frames)]
+async def trimmed(place: Deployment, partition: int, *topics: str, before: int = -1) -> None:
+    """Retention has left nothing of these topics' partition, or nothing `before` an offset."""
     admin = AIOKafkaAdminClient(bootstrap_servers=place.settings.kafka)
     await admin.start()
     try:
-        await admin.delete_records({name: RecordsToDelete(before_offset=-1) for name in names})
+        await admin.delete_records(
+            {TopicPartition(topic, partition): RecordsToDelete(before_offset=before) for topic in topics}
+        )
     finally:
         await admin.close()
 
@@ -224,6 +230,26 @@ async def test_a_log_that_is_trimmed_while_it_is_read_stops_its_reader_loudly(
         await intake.close()
         await readers.close()
         await ends.close()
+
+
+async def test_a_gateway_whose_journal_was_trimmed_under_it_ends_loudly_and_never_goes_on_behind_the_gap(
+    settings: Settings,
+) -> None:
+    async with deployment(settings, 1) as place:
+        async with AIOKafkaProducer(bootstrap_servers=settings.kafka) as producer:
+            for lsn in range(1, 11):
+                entry = Entry(lsn, 1, 1, 1, BatchCommitted(turns=lsn, frames=0, membership=0))
+                await producer.send_and_wait(place.topics.conversations, CODEC.encode_entry(entry), partition=0)
+        tail = Tail(settings, place.topics.conversations, CODEC, 1)
+        shown = list[int]()
+        tail.apply = lambda _, entries: shown.extend(entry.lsn for entry in entries)
+        # As if it had been away since it read the first three.
+        tail._positions = {TopicPartition(place.topics.conversations, 0): 3}
+        await trimmed(place, 0, place.topics.conversations, before=8)
+        async with asyncio.timeout(30):
+            with pytest.raises(BrokenJournal, match="cut off or made anew"):
+                await tail.run()
+    assert shown == []
 
 
 # ------------------------------------------------------------------------------------- 7, a shutdown that never ends
