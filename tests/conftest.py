@@ -14,7 +14,7 @@ from ops.embedded import EmbeddedStack, StackUnavailable
 from streams.settings import Settings, load_settings
 from tests.support import containers, kafka, postgres
 
-KINDS = ("unit", "contract", "integration", "acceptance")
+KINDS = ("unit", "contract", "integration", "acceptance", "simulation")
 TESTS = Path(__file__).parent
 
 # A busy machine makes a correct example slow: time is no property that these tests are about.

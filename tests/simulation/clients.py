@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +25,6 @@ from tests.simulation.network import Network, Reply, Reset
 RETRY_BACKOFF_S = 0.05
 BATCH_BYTES = 1 << 20
 OVERHEAD = 30
-_numbers = count(1)
 
 
 def producer_id(transactional_id: str) -> int:
@@ -59,13 +57,11 @@ class Builder:
 class SimProducer:
     """`AIOKafkaProducer`."""
 
-    def __init__(
-        self, network: Network, cluster: Cluster, *, transactional_id: str | None = None, **_: Any
-    ) -> None:
+    def __init__(self, network: Network, cluster: Cluster, *, transactional_id: str | None = None, **_: Any) -> None:
         self._network = network
         self._cluster = cluster
         self._id = transactional_id
-        self._name = transactional_id or f"producer-{next(_numbers)}"
+        self._name = transactional_id or f"producer-{next(cluster.numbers)}"
         self._epoch = -1
         self._sequences: dict[Name, int] = {}
         self._turns: dict[Name, asyncio.Lock] = {}
@@ -74,9 +70,7 @@ class SimProducer:
         self._fenced: ProducerFenced | None = None
         self._closed = False
         # What `discard` reaches for.
-        self._message_accumulator = SimpleNamespace(
-            fail_all=self._fail_all, _pending_batches=(), _batches={}
-        )
+        self._message_accumulator = SimpleNamespace(fail_all=self._fail_all, _pending_batches=(), _batches={})
         self._txn_manager: Any = None
         self.client = SimpleNamespace(close=self._close)
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import count
 from random import Random
 
 from aiokafka.errors import (
@@ -48,9 +49,7 @@ class LogRecord:
 
     __slots__ = ("fate", "headers", "key", "offset", "partition", "timestamp", "topic", "value", "written_at")
 
-    def __init__(
-        self, where: Name, offset: int, timestamp: int, written_at: float, new: NewRecord, fate: Fate
-    ) -> None:
+    def __init__(self, where: Name, offset: int, timestamp: int, written_at: float, new: NewRecord, fate: Fate) -> None:
         self.topic, self.partition = where
         self.offset, self.timestamp = offset, timestamp
         self.written_at = written_at
@@ -113,6 +112,8 @@ class Cluster:
         self.logs: dict[Name, Log] = defaultdict(Log)
         self.clock_ms = 0
         """How far the broker's clock is off."""
+        self.numbers = count(1)
+        """For the names of producers without a transactional id."""
         self.refusing = False
         self.forgets_marker = False
         """The next transaction that ends leaves its markers out (KAFKA-20734)."""

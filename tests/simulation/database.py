@@ -61,6 +61,7 @@ class Database:
         """When a worker's session was ended last, alone."""
         self.after_call: Callable[[], None] = lambda: None
         self.on_take: Callable[[int, int], None] = lambda partition, writer_epoch: None
+        self.on_close: Callable[[str], None] = lambda worker: None
         self.reached = lambda step: network.reached(step)
         self._loop = loop
         self._network = network
@@ -104,7 +105,12 @@ class Database:
         store = self.store
         leases = {partition: replace(row) for partition, row in store.leases.items()}
         return Backup(
-            self._loop.now, leases, dict(store.workers), dict(store.checkpoints), dict(store.conversations), dict(store.keys)
+            self._loop.now,
+            leases,
+            dict(store.workers),
+            dict(store.checkpoints),
+            dict(store.conversations),
+            dict(store.keys),
         )
 
     def restore(self, backup: Backup) -> None:
@@ -161,6 +167,7 @@ class SimLeases:
 
     async def close(self) -> None:
         self._opened = False
+        self._database.on_close(self._worker)
         await self._call(self._memory.close)
 
     async def claim(self, partition: int) -> Lease | HeldBy:
@@ -223,9 +230,7 @@ class SimCheckpoints:
         self, partition: int, token: Token, lsn: int, conversations: Iterable[str]
     ) -> Mapping[str, ConversationRow]:
         names = sorted(conversations)
-        rows: Mapping[str, ConversationRow] = await self._call(
-            lambda: self._memory.load(partition, token, lsn, names)
-        )
+        rows: Mapping[str, ConversationRow] = await self._call(lambda: self._memory.load(partition, token, lsn, names))
         return rows
 
     async def load_keys(
@@ -247,9 +252,7 @@ class SimCheckpoints:
         stored_lsn: int = 0,
     ) -> None:
         self._database.reached("save")
-        await self._call(
-            lambda: self._memory.save(partition, checkpoint, rows, keys, drop_keys_before, stored_lsn)
-        )
+        await self._call(lambda: self._memory.save(partition, checkpoint, rows, keys, drop_keys_before, stored_lsn))
 
 
 class _HeartSession:
@@ -270,7 +273,14 @@ class SimHeartbeat(Heartbeat):
     """The heartbeat as it is, on the simulated clock; its thread is a process of its own."""
 
     def __init__(
-        self, database: Database, worker: str, *, ttl_ms: int, every_ms: int, progress: Callable[[], int], on_lost: OnLost
+        self,
+        database: Database,
+        worker: str,
+        *,
+        ttl_ms: int,
+        every_ms: int,
+        progress: Callable[[], int],
+        on_lost: OnLost,
     ) -> None:
         super().__init__("", worker, ttl_ms=ttl_ms, every_ms=every_ms, progress=progress, on_lost=on_lost)
         self._database = database

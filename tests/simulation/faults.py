@@ -72,19 +72,26 @@ class Director:
             "postgres restored": self._restore,
             "sessions ended": self._end_sessions,
             "session ended": self._end_session,
+            "taken for dead": self._take_for_dead,
+            "renewals lost": self._lose_renewals,
             "flood": self._flood,
             "kill at": lambda: self._ambush(self._kill_this),
             "pause at": lambda: self._ambush(self._pause_this),
             "intake repeated": self._repeat_intake,
         }
 
-    def plan(self) -> None:
-        """Draw the faults."""
+    @property
+    def kinds(self) -> list[str]:
+        """All there are."""
+        return sorted(self._kinds)
+
+    def plan(self, only: tuple[str, ...] = ()) -> None:
+        """Draw the faults, of these kinds if any are named."""
         draw = self._random
-        kinds = draw.sample(sorted(self._kinds), draw.randint(1, 6))
+        kinds = list(only) or draw.sample(self.kinds, draw.randint(1, 6))
         for _ in range(draw.randint(2, 9)):
             kind = draw.choice(kinds)
-            self._loop.later(1.0 + draw.random() * (self._heal_at - 1.5), self._strike, kind)
+            self._loop.later(draw.random() * (self._heal_at - 0.5), self._strike, kind)
         self._loop.later(self._heal_at, self._heal)
 
     def _strike(self, kind: str) -> None:
@@ -273,6 +280,35 @@ class Director:
         if worker is not None:
             self._place.trace(f"the session of {worker.name} is ended")
             self._place.database.end_session(worker.name)
+
+    def _take_for_dead(self) -> None:
+        """Its session is ended and it cannot come back at once, while Kafka, slow as it is, still takes its writes."""
+        worker = self._worker()
+        if worker is None:
+            return
+        database, network = self._place.database, self._place.network
+        length = self._some(2.0, 0.5)
+        self._place.trace(f"the session of {worker.name} is ended, and it is cut off from Postgres")
+        database.end_session(worker.name)
+        for name in (worker.name, worker.heart.name):
+            network.link(name, database.server).lose_requests = True
+            self._until_heal(length, self._mend, name, database.server)
+        for each in self._cast.workers:
+            network.link(each.name, self._place.cluster.server).slow = 2 ** self._some(7.0, 3.0)
+            self._until_heal(length + 3.0, self._mend, each.name, self._place.cluster.server)
+
+    def _lose_renewals(self) -> None:
+        """A worker cannot reach Postgres until its lease has ended, and Kafka, slow as it is, takes its writes."""
+        worker = self._worker()
+        if worker is None:
+            return
+        place, length = self._place, 1.5 * self._cast.lease_ttl_s
+        place.trace(f"{worker.name} is cut off from Postgres")
+        for name in (worker.name, worker.heart.name):
+            place.network.link(name, place.database.server).lose_requests = True
+            self._until_heal(length, self._mend, name, place.database.server)
+        place.network.link(worker.name, place.cluster.server).slow = 2 ** self._some(6.5, 3.0)
+        self._until_heal(length, self._mend, worker.name, place.cluster.server)
 
     def _restore(self) -> None:
         database = self._place.database

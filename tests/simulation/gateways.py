@@ -70,9 +70,7 @@ class Pen:
         producer = self._producer
         try:
             async with asyncio.timeout(WRITE_LIMIT_S):
-                written = await producer.send_and_wait(
-                    topic, place.codec.encode_command(message), key, partition=where
-                )
+                written = await producer.send_and_wait(topic, place.codec.encode_command(message), key, partition=where)
         except (TimeoutError, KafkaError) as error:
             self._producer = SimProducer(place.network, place.cluster)
             raise Unwritten(str(error)) from error
@@ -108,7 +106,9 @@ class Tail:
                 for _, entry in entries[self._positions[partition] :]:
                     self._positions[partition] += 1
                     if entry.lsn != self._positions[partition]:
-                        self._place.broken(f"a reader of partition {partition} got lsn {entry.lsn} as number {self._positions[partition]}")
+                        self._place.broken(
+                            f"a reader of partition {partition} got lsn {entry.lsn} as number {self._positions[partition]}"
+                        )
                     self._see(partition, entry)
             await self._news.wait()
             self._news.clear()
@@ -314,7 +314,9 @@ class Gateway:
         await self._pen.write(wanted, partition)
 
     def _own(self, watermarks: dict[str, int], partition: int) -> dict[str, int]:
-        return {name: seq for name, seq in watermarks.items() if partition_of(name, self._place.partitions) == partition}
+        return {
+            name: seq for name, seq in watermarks.items() if partition_of(name, self._place.partitions) == partition
+        }
 
     # ---------------------------------------------------------------------------------------------- the journal
     def _see(self, partition: int, entry: Entry) -> None:

@@ -36,11 +36,13 @@ Apply = Callable[[ExitStack], None]
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One guard. `without`: what is done instead; `apply` patches it in, for as long as its argument is open."""
+    """One guard. `without`: what is done instead; `apply` patches it in, for as long as its argument is open; `only`: the
+    kinds of faults that the hunt draws from, for it to be short (none: all)."""
 
     guard: str
     without: str
     apply: Apply
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def hunt(mutation: Mutation, seeds: Iterable[int]) -> Catch | None:
     """Run the mutant under each of `seeds` until a promise is broken; None: none was."""
     with mutated(mutation):
         for tried, seed in enumerate(seeds, 1):
-            outcome = run_seed(seed)
+            outcome = run_seed(seed, mutation.only)
             if outcome.violations:
                 return Catch(outcome, tried)
     return None
@@ -153,7 +155,13 @@ def _token_at_first_save(undo: ExitStack) -> None:
             raise Fenced("lost history")
 
     async def save(
-        self: MemoryCheckpoints, partition: int, checkpoint: Checkpoint, rows: Any, keys: Any, before: int, known: int = 0
+        self: MemoryCheckpoints,
+        partition: int,
+        checkpoint: Checkpoint,
+        rows: Any,
+        keys: Any,
+        before: int,
+        known: int = 0,
     ) -> None:
         stored = self._store.checkpoints[partition]
         if stored.token.writer_epoch <= checkpoint.token.writer_epoch:
@@ -167,7 +175,13 @@ def _token_at_first_save(undo: ExitStack) -> None:
 
 def _any_snapshot(undo: ExitStack) -> None:
     async def save(
-        self: MemoryCheckpoints, partition: int, checkpoint: Checkpoint, rows: Any, keys: Any, before: int, known: int = 0
+        self: MemoryCheckpoints,
+        partition: int,
+        checkpoint: Checkpoint,
+        rows: Any,
+        keys: Any,
+        before: int,
+        known: int = 0,
     ) -> None:
         stored = self._store.checkpoints[partition]
         self._store.checkpoints[partition] = msgspec.structs.replace(stored, token=checkpoint.token)
@@ -185,9 +199,7 @@ def _ended_return(undo: ExitStack) -> None:
     def forgotten(state: Partition, entry: Entry, event: GatewayEnded) -> None:
         state.gateways.pop(event.gateway, None)
 
-    table = next(
-        value for value in vars(fold).values() if isinstance(value, dict) and GatewayEnded in value
-    )
+    table = next(value for value in vars(fold).values() if isinstance(value, dict) and GatewayEnded in value)
     undo.enter_context(patch.dict(table, {GatewayEnded: forgotten}))
 
 
@@ -211,17 +223,51 @@ def _no_full_ttl(undo: ExitStack) -> None:
 
 MUTATIONS = (
     Mutation("await every future", "the commit goes out beside the sends", _unawaited),
-    Mutation("fence before reading", "InitProducerId comes after the replay", _read_before_fence),
+    Mutation(
+        "fence before reading", "InitProducerId comes after the replay", _read_before_fence, ("taken for dead", "flood")
+    ),
     Mutation("new writer epoch before each InitProducerId", "a holder goes on under its old one", _same_epoch),
-    Mutation("confirm before WriterOpened", "the lease of before the replay is taken for granted", _unconfirmed),
-    Mutation("lease margin", "a write may start until the very end of the lease", _no_margin),
-    Mutation("my token in the checkpoint row at the claim", "the first snapshot puts it there", _token_at_first_save),
-    Mutation("the token's condition in each snapshot", "any writer's snapshot is stored", _any_snapshot),
-    Mutation("run token on frames", "whoever names, or is taken for, a run may write to it", _any_token),
-    Mutation("ticks wait for the ends they name", "a tick takes effect as soon as it is read", _unwaiting(Tick)),
+    Mutation(
+        "confirm before WriterOpened",
+        "the lease of before the replay is taken for granted",
+        _unconfirmed,
+        ("pause at", "kill at"),
+    ),
+    Mutation("lease margin", "a write may start until the very end of the lease", _no_margin, ("renewals lost",)),
+    Mutation(
+        "my token in the checkpoint row at the claim",
+        "the first snapshot puts it there",
+        _token_at_first_save,
+        ("spell", "kill at", "pause at"),
+    ),
+    Mutation(
+        "the token's condition in each snapshot",
+        "any writer's snapshot is stored",
+        _any_snapshot,
+        ("spell", "kill at", "pause at"),
+    ),
+    Mutation(
+        "run token on frames",
+        "whoever names, or is taken for, a run may write to it",
+        _any_token,
+        ("disconnect agent", "kill gateway"),
+    ),
+    Mutation(
+        "ticks wait for the ends they name",
+        "a tick takes effect as soon as it is read",
+        _unwaiting(Tick),
+        ("flood", "pause worker", "kill worker"),
+    ),
     Mutation("full TTL after a claim", "the time without a writer counts as silence", _no_full_ttl),
-    Mutation("Leave waits for the member's last frame", "a Leave takes effect as soon as it is read", _unwaiting(Leave)),
-    Mutation("ended members stay ended", "an ended incarnation is forgotten", _ended_return),
+    Mutation(
+        "Leave waits for the member's last frame", "a Leave takes effect as soon as it is read", _unwaiting(Leave)
+    ),
+    Mutation(
+        "ended members stay ended",
+        "an ended incarnation is forgotten",
+        _ended_return,
+        ("pause gateway", "intake repeated"),
+    ),
 )
 
 __all__ = ["MUTATIONS", "Catch", "Mutation", "hunt", "mutated", "replace"]

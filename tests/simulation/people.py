@@ -75,7 +75,12 @@ class People:
 
     async def _echo(self, conversation: str) -> None:
         turn = Turn(
-            id=message_id(conversation, turn_key("ann", "k0")), sender="ann", channel="web", type="text", text="t0", key="k0"
+            id=message_id(conversation, turn_key("ann", "k0")),
+            sender="ann",
+            channel="web",
+            type="text",
+            text="t0",
+            key="k0",
         )
         while self._place.loop.now < self._echo_until:
             await asyncio.sleep(0.02 + self._random.random() * 0.4)

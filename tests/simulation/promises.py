@@ -48,9 +48,11 @@ class Watch:
         place.cluster.before_end = self._commits
         place.database.after_call = self._called
         place.database.on_take = self._took
+        place.database.on_close = self.died
 
     def died(self, worker: str) -> None:
-        """What it sent before may still arrive, when its lease is another's."""
+        """It was killed, or gives up all its leases at the end of its drain budget. What it sent before may still
+        arrive."""
         self._dead.add(worker)
 
     def _commits(self, transactional_id: str, sender: Sender) -> None:
