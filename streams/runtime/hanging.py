@@ -16,7 +16,7 @@ claim's token has shut out every later one.
                                              is decided again
     the checkpoint ends within it            impossible for one transaction: stop, an operator must look
 
-A writer that is running finds out with `Writer.require_ended`, asked for when the journal stands still, and starts over.
+A writer that is running looks with `Writer.require_ended` when its journal stands still, and starts over.
 What belongs to another producer is left alone: `turnlog transaction list` shows it.
 """
 
