@@ -229,7 +229,8 @@ def page(url: str) -> tuple[int, str]:
         with urllib.request.urlopen(url) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+        with error:  # it is the answer, with the connection
+            return error.code, error.read().decode()
 
 
 async def shares(place: Deployment) -> dict[str, int]:
