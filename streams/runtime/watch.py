@@ -45,6 +45,9 @@ class Watch(Service):
         """`held`: the partitions to look at. `on_held_back`: gets topic and partition of what stands still."""
         super().__init__(**kwargs)
         self._on_held_back = on_held_back
+        self._shown: set[tuple[str, int]] = set()
+        self._report_at: dict[tuple[str, int], float] = {}
+        """When one that was reported is reported again, in seconds of its standing still."""
         self._stability = stability
         self._transactions = transactions
         self._metrics = metrics
@@ -54,12 +57,21 @@ class Watch(Service):
     async def _look(self) -> None:
         while not self.should_stop:
             await asyncio.sleep(WATCH_EVERY_S)
-            for (topic, partition), seconds in (await self._stability.behind(self._held())).items():
+            held = self._held()
+            for topic, partition in [key for key in self._shown if key[1] not in held]:
+                # Another worker's to tell from now on.
+                self._shown.discard((topic, partition))
+                self._metrics.unstable.remove(topic, str(partition))
+            for (topic, partition), seconds in (await self._stability.behind(held)).items():
+                self._shown.add((topic, partition))
                 self._metrics.unstable.labels(topic, str(partition)).set(seconds)
                 if seconds >= STILL_S:
                     self._on_held_back(topic, partition)
-                if seconds > UNSTABLE_MAX_S:
+                if seconds > self._report_at.get((topic, partition), UNSTABLE_MAX_S):
+                    self._report_at[topic, partition] = seconds + UNSTABLE_MAX_S
                     await self._report(topic, partition, seconds)
+                elif not seconds:
+                    self._report_at.pop((topic, partition), None)
 
     async def _report(self, topic: str, partition: int, seconds: float) -> None:
         try:

@@ -59,6 +59,23 @@ async def test_a_transaction_that_holds_readers_back_for_long_is_an_alarm_that_n
         assert logs[0]["open"] == ["producer 99 (epoch 2) since offset 17"]
 
 
+async def test_an_alarm_that_goes_on_is_repeated_as_often_as_it_took_to_raise_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "WATCH_EVERY_S", 0.0001)
+    behind = Behind(0.0)
+
+    def held() -> list[int]:
+        behind.seconds += 1.0
+        return [3]
+
+    with structlog.testing.capture_logs() as logs:
+        async with Watch(behind, {JOURNAL: Stranger()}, WorkerMetrics(), held, lambda topic, partition: None):
+            await until(lambda: behind.seconds >= 100)
+    raised = [log["for_s"] for log in logs if log["for_s"] <= 100]
+    assert raised == [31, 62, 93]
+
+
 @pytest.mark.parametrize(("seconds", "told"), [(0.0, False), (module.STILL_S, True)])
 async def test_a_journal_that_stands_still_is_told_to_its_sequencer(
     monkeypatch: pytest.MonkeyPatch, seconds: float, told: bool
@@ -75,6 +92,20 @@ async def test_a_journal_that_stands_still_is_told_to_its_sequencer(
     async with Watch(Behind(seconds), transactions, WorkerMetrics(), held, lambda *where: seen.append(where)):
         await until(lambda: looks > 2)
     assert set(seen) == ({(JOURNAL, 3)} if told else set())
+
+
+async def test_what_is_no_more_this_workers_is_not_shown_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WATCH_EVERY_S", 0.001)
+    metrics, partitions = WorkerMetrics(), [3]
+
+    def shown() -> float | None:
+        labels = {"topic": JOURNAL, "partition": "3"}
+        return metrics.registry.get_sample_value("turnlog_lso_behind_seconds", labels)
+
+    async with Watch(Behind(7.0), {JOURNAL: Stranger()}, metrics, lambda: partitions, lambda topic, partition: None):
+        await until(lambda: shown() == 7.0)
+        partitions.clear()
+        await until(lambda: shown() is None)
 
 
 class Ends(KafkaEnds):
