@@ -80,7 +80,7 @@ class Settings(BaseSettings):
     checkpoint_every_ms: Milliseconds = Field(5_000, description="longest time between two checkpoints of a partition")
     checkpoint_every_events: int = Field(20_000, ge=1, description="most journal events between two checkpoints")
     batch_max: int = Field(4_000, ge=1, le=100_000, description="most intake records decided in one transaction")
-    idle_conversations_max: int = Field(50_000, ge=0, description="idle conversations kept in memory, a partition")
+    idle_conversations_max: int = Field(250_000, ge=0, description="idle conversations a worker keeps in memory")
     transaction_timeout_ms: Milliseconds = Field(10_000, description="the broker aborts a transaction open for so long")
     request_timeout_ms: Milliseconds = Field(5_000, description="longest wait for an answer of Kafka")
     commit_wait_ms: Milliseconds = Field(5_000, description="a POST waits so long for its commit, then answers 503")

@@ -91,7 +91,7 @@ class Replay:
         """Have the conversation of `entry` in memory."""
         name = entry.event.conversation_id
         if name is not None and name not in self.state.conversations and (row := self._spill.take(name)) is not None:
-            attach(self.state, load_conversation(row))
+            attach(self.state, load_conversation(name, row))
 
     def see(self, entry: Entry) -> list[str]:
         """See `Checker`. After a violation nothing more is folded."""
@@ -121,8 +121,8 @@ class Replay:
         rows = {name: dump_conversation(each)[0] for name, each in self.state.conversations.items()}
         whole = dump_partition(self.state)
         self.state = load_partition(whole, self.state.partition)
-        for row in rows.values():
-            attach(self.state, load_conversation(row))
+        for name, row in rows.items():
+            attach(self.state, load_conversation(name, row))
         found = [] if dump_partition(self.state) == whole else ["the partition's row is another after it was loaded"]
         for name, row in rows.items():
             if dump_conversation(self.state.conversations[name])[0] != row:

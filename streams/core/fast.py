@@ -34,7 +34,7 @@ def step_turn(state: Partition, command: CommitTurn, writer_epoch: int) -> Entry
     timestamp = command.timestamp
     if turn.key is not None:
         key = f"user:{turn.sender}:{turn.key}"
-        if key in conversation.keys:
+        if keys.kept(conversation, key) is not None:
             return None
         keys.take(conversation, key, seq, turn.id, at=at, timestamp=timestamp)
     owner = conversation.owners[group]

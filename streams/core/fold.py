@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from streams.core import refusals
+from streams.core import keys, refusals
 from streams.core.commands import (
     ApplyConfig,
     ApplyList,
@@ -255,6 +255,8 @@ def _number(conversation: Conversation, event: Event) -> None:
 def _touch(state: Partition, conversation: Conversation, entry: Entry) -> None:
     conversation.lsn = entry.lsn
     state.dirty.add(conversation.id)
+    if conversation.keys and not conversation.runs and not conversation.waiting:
+        keys.pack(conversation)
 
 
 # -------------------------------------------------------------------------------------------------- step

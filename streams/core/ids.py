@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from hashlib import sha1
 from typing import Final
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from streams.core.events import Turn
 
 TURNLOG_NAMESPACE_UUID: Final = UUID("6f0d6bd1-5a0c-5d0e-9d57-7d1f5b1c2a41")
 """Fixed for ever: message ids of keyed turns and frames are uuid5 under it."""
+
+_NAMESPACE_BYTES: Final = TURNLOG_NAMESPACE_UUID.bytes
+_VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+"""A hex digit -> the one with a UUID's variant bits, 10, in place of its upper two."""
 
 SEPARATOR: Final = "\x1f"
 """ASCII unit separator: stands in no id, so that joined parts cannot be confused."""
@@ -16,7 +21,18 @@ SEPARATOR: Final = "\x1f"
 
 def message_id(conversation_id: str, key: str) -> str:
     """Message id of whatever was sent under `key` (see `turn_key`, `frame_key`) in this conversation."""
-    return str(uuid5(TURNLOG_NAMESPACE_UUID, f"{conversation_id}{SEPARATOR}{key}"))
+    return id_of_digest(key_digest(conversation_id, key))
+
+
+def key_digest(conversation_id: str, key: str) -> bytes:
+    """What stands for the key in its conversation: the SHA-1 (20 bytes) that uuid5 makes `message_id` of (RFC 9562)."""
+    return sha1(_NAMESPACE_BYTES + f"{conversation_id}{SEPARATOR}{key}".encode()).digest()  # noqa: S324 -- as uuid5 has it
+
+
+def id_of_digest(digest: bytes) -> str:
+    """The uuid5 that a digest is the hash of."""
+    text = digest.hex()
+    return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{_VARIANT[text[16]]}{text[17:20]}-{text[20:32]}"
 
 
 def turn_key(sender: str, key: str) -> str:

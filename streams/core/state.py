@@ -41,6 +41,7 @@ class KeyRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     seq: int
     id: str
+    """Empty: the id that follows from the key (`ids.message_id`)."""
     at: int
     timestamp: int
     ordinal: int
@@ -132,7 +133,15 @@ class Conversation(msgspec.Struct):
     """Last journal entry that changed it."""
     update: Update | None = None
     keys: dict[str, KeyRecord] = {}
-    """In the order they were taken."""
+    """Taken since it was idle last, in that order."""
+    fingerprints: bytes = b""
+    """Of the keys before those: the newest, packed, as many as may be among the newest 64 of all; see `keys`."""
+    key_facts: bytes = b""
+    """What each of those stands for."""
+    odd_keys: dict[int, KeyRecord] = {}
+    """By ordinal, those of them that stand for something which does not fit there."""
+    keys_packed: int = 0
+    """Ordinal of the last packed key."""
     keys_issued: int = 0
     runs: dict[str, Run] = {}
     """Open runs, by id, in the order of their turns."""
@@ -147,8 +156,10 @@ class Conversation(msgspec.Struct):
     # Derived
     asking: int = 0
     """Open interrupts over all its runs."""
+    older: dict[bytes, KeyRecord] = {}
+    """By fingerprint, keys before those in `fingerprints` and younger than 24 h, in the order they were taken."""
     older_keys: bool = False
-    """Keys beyond the newest 64 may lie in the table and are not in `keys`: load them before a keyed command."""
+    """Keys beyond the newest 64 may lie in the table and are not in `older`: load them before a keyed command."""
     keys_stored: int = 0
     """Keys up to this ordinal are in the table or in the row of a checkpoint that holds."""
     plan: Plan | None = None

@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from streams.core import keys
+from streams.core.ids import key_digest, run_id
 from streams.core.membership import enrol
 from streams.core.routing import parse_config
 from streams.core.runs import hold, watch
@@ -28,14 +30,18 @@ from streams.core.state import (
     WaitingTurn,
 )
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Of both rows; a row of another format is refused, and the state rebuilt from the journal."""
+
+
+SEQ_DIGITS_MAX: Final = 18
+"""A seq of more digits does not fit into a row's integers."""
 
 
 class OverflowKey(msgspec.Struct, frozen=True, gc=False):
     """A key that fell out of its conversation's newest 64 and is not known to be in the table of older keys."""
 
-    key: str
+    fingerprint: bytes
     seq: int
     id: str
     at: int
@@ -43,18 +49,38 @@ class OverflowKey(msgspec.Struct, frozen=True, gc=False):
     ordinal: int
 
 
+class _EndedRuns(msgspec.Struct, array_like=True):
+    """Ended runs by column, for nearly all of it repeats: 16 of them are 0.3 KB instead of 1.5."""
+
+    turn_seqs: list[int]
+    turn_ids: bytes
+    """16 bytes each."""
+    groups: list[str]
+    group_of: list[int]
+    """Empty: all are of the first group."""
+    generations: list[int]
+    """Empty: all are 0."""
+    joined: dict[int, tuple[str, ...]]
+    """By index, where there are any."""
+
+
 class _ConversationRow(msgspec.Struct, array_like=True):
     format: int
-    id: str
     channel: str
     open: bool
     head: int
     lsn: int
     update: Update | None
     keys: dict[str, KeyRecord]
+    fingerprints: bytes
+    key_facts: bytes
+    odd_keys: dict[int, KeyRecord]
+    keys_packed: int
     keys_issued: int
     runs: list[Run]
-    ended: dict[str, EndedRun]
+    ended: _EndedRuns | None
+    odd_ended: dict[str, EndedRun]
+    """Ended runs as they are, where one of them does not fit into `ended`."""
     waiting: dict[str, list[WaitingTurn]]
     owners: dict[str, str]
     current: dict[str, str]
@@ -109,34 +135,98 @@ def is_hot(conversation: Conversation) -> bool:
 
 def dump_conversation(conversation: Conversation) -> tuple[bytes, tuple[OverflowKey, ...]]:
     """Its row, and the keys that belong into the table of older keys with it (see `mark_stored`)."""
+    fingerprints, facts = keys.newest(conversation)
+    taken, odd_keys = conversation.keys, conversation.odd_keys
     window = conversation.keys_issued - KEYS_IN_ROW
-    newest = conversation.keys
-    overflow: tuple[OverflowKey, ...] = ()
-    if len(newest) > KEYS_IN_ROW or (newest and next(iter(newest.values())).ordinal <= window):
-        stored = conversation.keys_stored
-        overflow = tuple(
-            OverflowKey(key, record.seq, record.id, record.at, record.timestamp, record.ordinal)
-            for key, record in newest.items()
-            if stored < record.ordinal <= window
-        )
-        newest = {key: record for key, record in newest.items() if record.ordinal > window}
+    if taken and next(iter(taken.values())).ordinal <= window:
+        taken = {key: record for key, record in taken.items() if record.ordinal > window}
+    if odd_keys and window > 0:
+        odd_keys = {ordinal: record for ordinal, record in odd_keys.items() if ordinal > window}
+    ended = _packed_runs(conversation) if conversation.ended else None
     row = _ConversationRow(
         FORMAT,
-        conversation.id,
         conversation.channel,
         conversation.open,
         conversation.head,
         conversation.lsn,
         conversation.update,
-        newest,
+        taken,
+        fingerprints,
+        facts,
+        odd_keys,
+        conversation.keys_packed,
         conversation.keys_issued,
         list(conversation.runs.values()),
-        conversation.ended,
+        ended,
+        conversation.ended if ended is None else {},
         conversation.waiting,
         conversation.owners,
         conversation.current,
     )
-    return _encoder.encode(row), overflow
+    return _encoder.encode(row), _overflow(conversation)
+
+
+def _overflow(conversation: Conversation) -> tuple[OverflowKey, ...]:
+    stored, window = conversation.keys_stored, conversation.keys_issued - KEYS_IN_ROW
+    if window <= stored:
+        return ()
+    found: list[tuple[bytes, KeyRecord]] = []
+    for fingerprint, record in reversed(conversation.older.items()):
+        if record.ordinal <= stored:
+            break
+        found.append((fingerprint, record))
+    found.reverse()
+    found += [each for each in keys.beyond(conversation) if each[1].ordinal > stored]
+    for key, record in conversation.keys.items():
+        if record.ordinal > window:
+            break
+        if record.ordinal > stored:
+            digest = key_digest(conversation.id, key)
+            found.append((digest[: keys.FINGERPRINT_BYTES], keys.without_id(digest, record)))
+    return tuple(
+        OverflowKey(fingerprint, record.seq, record.id, record.at, record.timestamp, record.ordinal)
+        for fingerprint, record in dict(found).items()  # of a key taken twice, the later
+    )
+
+
+def _packed_runs(conversation: Conversation) -> _EndedRuns | None:
+    """None: one of them has a run id or a turn id of another form than ours."""
+    start = f"{conversation.id}/"
+    ended = conversation.ended
+    seqs, groups = [], []
+    for run in ended:
+        seq, _, group = run.removeprefix(start).partition("/")
+        if not seq.isdecimal() or len(seq) > SEQ_DIGITS_MAX:
+            return None
+        seqs.append(int(seq))
+        groups.append(group)
+    named = list(dict.fromkeys(groups))
+    generations = [run.generation for run in ended.values()]
+    try:
+        turn_ids = bytes.fromhex("".join([run.turn_id for run in ended.values()]).replace("-", ""))
+    except ValueError:
+        return None
+    packed = _EndedRuns(
+        seqs,
+        turn_ids,
+        named,
+        [] if len(named) == 1 else [named.index(group) for group in groups],
+        generations if any(generations) else [],
+        {index: run.joined for index, run in enumerate(ended.values()) if run.joined},
+    )
+    return packed if _unpacked_runs(conversation.id, packed) == ended else None
+
+
+def _unpacked_runs(conversation_id: str, packed: _EndedRuns) -> dict[str, EndedRun]:
+    found: dict[str, EndedRun] = {}
+    ids = packed.turn_ids.hex()
+    for index, seq in enumerate(packed.turn_seqs):
+        group = packed.groups[packed.group_of[index] if packed.group_of else 0]
+        generation = packed.generations[index] if packed.generations else 0
+        text = ids[32 * index : 32 * (index + 1)]
+        turn_id = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        found[run_id(conversation_id, seq, group)] = EndedRun(turn_id, generation, packed.joined.get(index, ()))
+    return found
 
 
 def mark_stored(conversation: Conversation, overflow: Sequence[OverflowKey]) -> None:
@@ -145,25 +235,31 @@ def mark_stored(conversation: Conversation, overflow: Sequence[OverflowKey]) -> 
         conversation.keys_stored = max(conversation.keys_stored, overflow[-1].ordinal)
 
 
-def load_conversation(row: bytes) -> Conversation:
-    """A conversation from its row; `attach` it to its partition. `ImpossibleEvent`: not a row of this format."""
+def load_conversation(conversation_id: str, row: bytes) -> Conversation:
+    """A conversation from its id and its row, to be attached. `ImpossibleEvent`: not a row of this format."""
     try:
         stored = _conversation_decoder.decode(row)
     except msgspec.DecodeError as error:
         raise ImpossibleEvent(f"conversation row: {error}") from error
     if stored.format != FORMAT:
         raise ImpossibleEvent(f"conversation row of format {stored.format}; this release reads {FORMAT}")
+    if len(stored.fingerprints) // keys.FINGERPRINT_BYTES != len(stored.key_facts) // keys.FACTS_BYTES:
+        raise ImpossibleEvent("conversation row: its keys and what they stand for are not as many")
     return Conversation(
-        id=stored.id,
+        id=conversation_id,
         channel=stored.channel,
         open=stored.open,
         head=stored.head,
         lsn=stored.lsn,
         update=stored.update,
         keys=stored.keys,
+        fingerprints=stored.fingerprints,
+        key_facts=stored.key_facts,
+        odd_keys=stored.odd_keys,
+        keys_packed=stored.keys_packed,
         keys_issued=stored.keys_issued,
         runs={run.id: run for run in stored.runs},
-        ended=stored.ended,
+        ended=stored.odd_ended if stored.ended is None else _unpacked_runs(conversation_id, stored.ended),
         waiting=stored.waiting,
         owners=stored.owners,
         current=stored.current,

@@ -131,7 +131,10 @@ class ConversationRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeyRow(msgspec.Struct, frozen=True, gc=False):
-    """An idempotency key older than the 64 in its conversation's row."""
+    """An idempotency key older than the 64 in its conversation's row.
+
+    `key`: its fingerprint, hex. `id`: empty where it follows from the key.
+    """
 
     conversation_id: str
     key: str

@@ -1,13 +1,18 @@
 """What of a partition is in memory: all of its hot conversations, and as many idle ones as fit.
 
-An idle conversation leaves memory only after a checkpoint holds it, and comes back, together with the others that a
-batch names, in one query. A restart, a takeover and an eviction therefore give the same decisions.
+    awake    decoded, in the core's state: what is decided on; hot ones always are
+    asleep   idle and unchanged for a while: its row, as the checkpoint holds it, of 2 KiB at most with 64 keys
+    stored   in the checkpoint alone
+
+An idle conversation falls asleep, and leaves memory, only after a checkpoint holds it; those of a batch that are not
+awake come back together, the stored ones in one query. A restart, a takeover and an eviction therefore give the same
+decisions.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
 import msgspec
@@ -28,8 +33,29 @@ from streams.core.store import (
 )
 from streams.fence.port import Checkpoint, Checkpoints, ConversationRow, KeyRow, Positions, Token
 
+AWAKE_IDLE_MAX = 1_000
+"""Idle conversations that stay decoded, a partition: waking one costs some 10 µs."""
 # So many conversations are dumped before other partitions get the loop again: about 10 ms.
 DUMP_CHUNK = 500
+
+
+class Room:
+    """Which partitions of a worker share its memory."""
+
+    def __init__(self) -> None:
+        self._partitions: set[int] = set()
+
+    def enter(self, partition: int) -> None:
+        """This partition is opened here."""
+        self._partitions.add(partition)
+
+    def leave(self, partition: int) -> None:
+        """It is closed, opened or not."""
+        self._partitions.discard(partition)
+
+    def share(self, conversations: int) -> int:
+        """How many each may keep where all of them together may keep `conversations`."""
+        return conversations // max(1, len(self._partitions))
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
@@ -48,7 +74,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     def keys(self) -> list[KeyRow]:
         """`overflow` as rows."""
         return [
-            KeyRow(name, key.key, key.seq, key.id, key.at, key.timestamp)
+            KeyRow(name, key.fingerprint.hex(), key.seq, key.id, key.at, key.timestamp)
             for name, keys in self.overflow.items()
             for key in keys
         ]
@@ -58,16 +84,28 @@ class Memory:
     """The state of one partition under one writer epoch, its loading, snapshots and evictions."""
 
     def __init__(
-        self, state: Partition, checkpoints: Checkpoints, token: Token, *, stored_lsn: int, idle_max: int
+        self,
+        state: Partition,
+        checkpoints: Checkpoints,
+        token: Token,
+        *,
+        stored_lsn: int,
+        idle_max: Callable[[], int],
     ) -> None:
-        """`stored_lsn`: the checkpoint that this writer knows to be stored; 0: none."""
+        """`stored_lsn`: the checkpoint that this writer knows to be stored; 0: none. `idle_max`: how many idle
+        conversations may be in memory now."""
         self.state = state
         self.stored_lsn = stored_lsn
         self._checkpoints = checkpoints
         self._token = token
         self._idle_max = idle_max
+        self._asleep: dict[str, bytes] = {}
         self._older: set[str] = set()
-        self._recent: frozenset[str] = frozenset()
+
+    @property
+    def loaded(self) -> int:
+        """Conversations in memory, awake and asleep."""
+        return len(self.state.conversations) + len(self._asleep)
 
     async def load_hot(self) -> None:
         """Bring in every conversation that must never be out of memory."""
@@ -77,6 +115,8 @@ class Memory:
     async def require(self, absent: Collection[str], commands: Iterable[Command] = ()) -> None:
         """Have all that deciding needs: `absent` conversations that exist, older keys of those that commands name."""
         partition, token, lsn = self.state.partition, self._token, self.stored_lsn
+        if absent and self._asleep:
+            absent = [name for name in absent if not self._wake(name)]
         if absent and lsn:
             rows = await self._checkpoints.load(partition, token, lsn, absent)
             self._attach(rows.values())
@@ -117,35 +157,53 @@ class Memory:
         self.stored_lsn = snapshot.checkpoint.lsn
         for name, keys in snapshot.overflow.items():
             mark_stored(self.state.conversations[name], keys)
-        used, self._recent = self._recent | snapshot.conversations, snapshot.conversations
-        return self._evict(used)
-
-    def _evict(self, used: Collection[str]) -> int:
-        """Drop idle conversations beyond the limit, those first that no snapshot but old ones held (second chance)."""
-        conversations, dirty = self.state.conversations, self.state.dirty
-        surplus = len(conversations) - self._idle_max
-        if surplus <= 0:
-            return 0
-        looked_at = list(islice(conversations, min(len(conversations), 2 * surplus + len(used))))
-        idle = [name for name in looked_at if name not in dirty and not is_hot(conversations[name])]
-        leaving = [name for name in idle if name not in used][:surplus]
-        leaving += [name for name in idle if name in used][: surplus - len(leaving)]
+        self._rest(snapshot)
+        surplus = self.loaded - self._idle_max()
+        leaving = list(islice(self._asleep, max(0, surplus)))
         for name in leaving:
-            detach(self.state, name)
-            self._older.discard(name)
+            del self._asleep[name]
         return len(leaving)
+
+    def _rest(self, snapshot: Snapshot) -> None:
+        """Put idle conversations to sleep: all that did not change since the snapshot before this one, and of those
+        that did as many as are too many."""
+        state = self.state
+        conversations, dirty = state.conversations, state.dirty
+        idle = [name for name, each in conversations.items() if name not in dirty and not is_hot(each)]
+        kept = min(AWAKE_IDLE_MAX, self._idle_max())
+        fresh = [name for name in idle if name in snapshot.conversations]
+        tired = fresh[: max(0, len(fresh) - kept)]
+        rows = {row.conversation_id: row.state for row in snapshot.rows} if tired else {}
+        for name in tired:
+            self._asleep[name] = rows[name]
+        rested = [name for name in idle if name not in snapshot.conversations]
+        for name in rested:
+            self._asleep[name] = dump_conversation(conversations[name])[0]
+        for name in (*tired, *rested):
+            detach(state, name)
+            self._older.discard(name)
+
+    def _wake(self, name: str) -> bool:
+        row = self._asleep.pop(name, None)
+        if row is None:
+            return False
+        self._awaken(name, row)
+        return True
+
+    def _awaken(self, name: str, row: bytes) -> None:
+        conversation = load_conversation(name, row)
+        attach(self.state, conversation)
+        if conversation.older_keys:
+            self._older.add(name)
 
     def _attach(self, rows: Iterable[ConversationRow]) -> None:
         for row in rows:
-            conversation = load_conversation(row.state)
-            attach(self.state, conversation)
-            if conversation.older_keys:
-                self._older.add(row.conversation_id)
+            self._awaken(row.conversation_id, row.state)
 
     def _take_keys(self, conversations: Iterable[str], found: Sequence[KeyRow]) -> None:
-        of: dict[str, list[tuple[str, int, str, int, int]]] = {name: [] for name in conversations}
+        of: dict[str, list[tuple[bytes, int, str, int, int]]] = {name: [] for name in conversations}
         for row in found:
-            of[row.conversation_id].append((row.key, row.seq, row.id, row.at, row.timestamp))
+            of[row.conversation_id].append((bytes.fromhex(row.key), row.seq, row.id, row.at, row.timestamp))
         for name, older in of.items():
             restore_older(self.state.conversations[name], older)
         self._older.difference_update(of)

@@ -12,6 +12,7 @@ from streams.runtime.codec import Codec
 from streams.runtime.commit import DeadLetters
 from streams.runtime.hanging import Transactions
 from streams.runtime.kafka import IntakeSource, JournalProducer, JournalReader, Outbox
+from streams.runtime.memory import Room
 from streams.runtime.metrics import WorkerMetrics
 
 OPENED_AT_ONCE: Final = 8
@@ -65,3 +66,4 @@ class Ports:
     keeper: LeaseKeeper
     metrics: WorkerMetrics
     opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(OPENED_AT_ONCE))
+    room: Room = field(default_factory=Room)

@@ -47,6 +47,8 @@ log = structlog.get_logger(__name__)
 POLL_WAIT_MS = 200
 # A checkpoint that could not be stored is tried again so much later: each holds all that the one before held, and more.
 SAVE_AGAIN_S = 1.0
+# Conversations that a replay changes before a checkpoint of them is stored: about 100 MiB.
+REPLAY_UNSAVED_MAX = 25_000
 
 
 class StaleLeases(Exception):
@@ -101,6 +103,7 @@ class Writer:
     async def open(self) -> None:
         """Steps 1 to 6 of the claim order. Raises `Fenced`, `Doubt`, `StaleLeases`, `Unrecoverable`, or that Kafka or
         Postgres cannot be asked; after any of them only `close` may follow."""
+        self._ports.room.enter(self._partition)
         await self._committer.open()
         state = await self._load()
         await self._replay(state)
@@ -156,7 +159,7 @@ class Writer:
             self._ports.checkpoints,
             self._token,
             stored_lsn=state.lsn,
-            idle_max=self._ports.limits.idle_conversations_max,
+            idle_max=lambda: self._ports.room.share(self._ports.limits.idle_conversations_max),
         )
         await self._memory.load_hot()
         return state
@@ -173,10 +176,21 @@ class Writer:
                 for entry in entries:
                     evolve(state, entry)
                 self._journal_offset = offset
+                if len(state.dirty) >= REPLAY_UNSAVED_MAX:
+                    await self._save_replayed(state)
         except (ImpossibleEvent, Undecodable) as error:
             raise Unrecoverable(f"the journal does not continue the checkpoint: {error}") from error
         finally:
             await closed(reader)
+
+    async def _save_replayed(self, state: Partition) -> None:
+        """A checkpoint amid the replay: what is read of a long journal need not all be in memory, nor be read again
+        should this claim fail. The intake positions are those of the last whole batch; the rest of it is replayed."""
+        snapshot = await self._memory.snapshot(
+            self._journal_offset, Positions(state.turns, state.frames, state.membership)
+        )
+        await self._save(snapshot)
+        self._memory.stored(snapshot)
 
     async def _settle(self, reader: JournalReader) -> None:
         """End what a former epoch's producer left open and Kafka forgot; see `hanging`."""
@@ -264,7 +278,7 @@ class Writer:
         metrics = self._ports.metrics
         metrics.positions(self._partition, self._positions, ends)
         metrics.checkpoint_age.labels(str(self._partition)).set(time.monotonic() - self._saved_at)
-        metrics.conversations.labels(str(self._partition)).set(len(self._memory.state.conversations))
+        metrics.conversations.labels(str(self._partition)).set(self._memory.loaded)
         return await self._ports.outbox.send(self._ports.membership_topic, self._partition, value)
 
     # ----------------------------------------------------------------------------------------------- checkpoints
@@ -291,7 +305,7 @@ class Writer:
         return await self._memory.snapshot(self._journal_offset, self._positions)
 
     async def _save(self, snapshot: Snapshot) -> None:
-        before = self._intake.at - KEY_LIFETIME_MS
+        before = self._memory.state.at - KEY_LIFETIME_MS
         await self._ports.checkpoints.save(
             self._partition, snapshot.checkpoint, snapshot.rows, snapshot.keys, before, snapshot.stored_lsn
         )
@@ -322,4 +336,5 @@ class Writer:
             await asyncio.wait({task})
             if not task.cancelled() and (error := task.exception()) is not None:
                 log.info("the last checkpoint was not stored", partition=self._partition, error=str(error))
+        self._ports.room.leave(self._partition)
         await closed(self._committer, self._source)

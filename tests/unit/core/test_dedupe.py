@@ -8,7 +8,7 @@ from streams.core import keys
 from streams.core.commands import CommitTurn
 from streams.core.events import Duplicate, FrameCommitted, Refused, RefusedReason, RunEnded, Turn, TurnCommitted
 from streams.core.fold import decide
-from streams.core.ids import message_id
+from streams.core.ids import key_digest, message_id
 from streams.core.state import ENDED_RUNS_KEPT, KEY_LIFETIME_MS, KEYS_IN_ROW
 from streams.core.store import attach, detach, dump_conversation, load_conversation, mark_stored
 from tests.support.partition_world import GROUP, World
@@ -198,11 +198,16 @@ def test_keys_beyond_the_newest_64_count_for_a_day(world: World) -> None:
     assert isinstance(world.say(key="old")[-1], Duplicate), "the second one counts now"
 
 
+def fingerprint(key: str) -> bytes:
+    return key_digest("c", key)[: keys.FINGERPRINT_BYTES]
+
+
 def test_old_keys_leave_memory(world: World) -> None:
     for index in range(500):
         world.say(key=f"k{index}")
         world.at += KEY_LIFETIME_MS // 100
-    assert len(world.conversation().keys) < 130
+    conversation = world.conversation()
+    assert len(conversation.keys) < 130
 
 
 def test_evicted_keys_come_back_from_the_table_before_a_keyed_command(world: World) -> None:
@@ -212,17 +217,17 @@ def test_evicted_keys_come_back_from_the_table_before_a_keyed_command(world: Wor
     world.close()
     conversation = world.conversation()
     row, overflow = dump_conversation(conversation)
-    assert [key.key for key in overflow] == [f"user:ann:k{index}" for index in range(10)]
+    assert [key.fingerprint for key in overflow] == [fingerprint(f"user:ann:k{index}") for index in range(10)]
     mark_stored(conversation, overflow)
     assert dump_conversation(conversation) == (row, ())
     world.state.dirty.clear()
     detach(world.state, "c")
-    loaded = load_conversation(row)
+    loaded = load_conversation("c", row)
     attach(world.state, loaded)
     assert loaded.older_keys
-    keys.restore_older(loaded, [(key.key, key.seq, key.id, key.at, key.timestamp) for key in overflow])
+    keys.restore_older(loaded, [(key.fingerprint, key.seq, key.id, key.at, key.timestamp) for key in overflow])
     assert not world.conversation().older_keys
-    assert list(loaded.keys) == [f"user:ann:k{index}" for index in range(KEYS_IN_ROW + 10)]
+    assert list(loaded.older) == [fingerprint(f"user:ann:k{index}") for index in range(10)]
     assert dump_conversation(loaded) == (row, ()), "they are in the table already"
     [event] = world.say(key="k3")
     assert isinstance(event, Duplicate)
@@ -236,3 +241,35 @@ def test_a_turn_without_a_key_is_stored_each_time(world: World) -> None:
         assert isinstance(decide(world.state, command)[0], TurnCommitted)
         world.do(command)
     assert world.conversation().head == 2
+
+
+def test_keys_are_found_however_many_were_taken_while_the_conversation_was_busy(world: World) -> None:
+    stored = {f"k{index}": 0 for index in range(10 + 70)}
+    for key in list(stored)[:10]:
+        stored[key] = said(world, key)
+    world.close()
+    world.reopen()
+    for key in list(stored)[10:]:
+        stored[key] = said(world, key)
+    world.close()
+    for key, seq in stored.items():
+        [again] = world.say(key=key)
+        assert isinstance(again, Duplicate)
+        assert (again.of_seq, again.id) == (seq, message_id("c", f"user:ann:{key}"))
+
+
+def said(world: World, key: str) -> int:
+    return next(event.seq for event in world.say(key=key) if isinstance(event, TurnCommitted))
+
+
+def test_an_id_of_anothers_making_and_times_that_do_not_fit_are_kept_whole(world: World) -> None:
+    turn = Turn(id="not-derived", sender="ann", channel="web", type="text", key="k", text="x")
+    world.do(CommitTurn(at=world.at, timestamp=world.at + (1 << 40), conversation_id="c", turn=turn))
+    world.close()
+    conversation = world.conversation()
+    assert (list(conversation.odd_keys), conversation.keys) == ([conversation.keys_issued], {})
+    loaded = load_conversation("c", dump_conversation(conversation)[0])
+    for each in (conversation, loaded):
+        record = keys.find(each, "user:ann:k", world.at)
+        assert record is not None
+        assert (record.id, record.timestamp) == ("not-derived", world.at + (1 << 40))

@@ -114,22 +114,22 @@ class Stored:
     def __init__(self) -> None:
         self.partition = b""
         self.rows: dict[str, bytes] = {}
-        self.keys: dict[str, dict[str, tuple[str, int, str, int, int]]] = defaultdict(dict)
+        self.keys: dict[str, dict[bytes, tuple[bytes, int, str, int, int]]] = defaultdict(dict)
 
     def save(self, state: Partition) -> None:
         for id_ in sorted(state.dirty):
             self.rows[id_], overflow = store.dump_conversation(state.conversations[id_])
             store.mark_stored(state.conversations[id_], overflow)
             for key in overflow:
-                self.keys[id_][key.key] = (key.key, key.seq, key.id, key.at, key.timestamp)
+                self.keys[id_][key.fingerprint] = (key.fingerprint, key.seq, key.id, key.at, key.timestamp)
         state.dirty.clear()
         self.partition = store.dump_partition(state)
 
     def restart(self) -> Partition:
         """A new worker: the partition and its hot conversations."""
         state = store.load_partition(self.partition, 0)
-        for row in self.rows.values():
-            conversation = store.load_conversation(row)
+        for id_, row in self.rows.items():
+            conversation = store.load_conversation(id_, row)
             if store.is_hot(conversation):
                 store.attach(state, conversation)
         return state
@@ -140,7 +140,7 @@ class Stored:
 
     def require(self, state: Partition, id_: str | None, at: int) -> None:
         if id_ in self.rows and id_ not in state.conversations:
-            store.attach(state, store.load_conversation(self.rows[id_]))
+            store.attach(state, store.load_conversation(id_, self.rows[id_]))
         conversation = state.conversations.get(id_ or "")
         if conversation is not None and conversation.older_keys:
             older = self.keys[conversation.id].values()

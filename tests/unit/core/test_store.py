@@ -59,7 +59,7 @@ def test_what_no_checkpoint_holds_stays_loaded(world: World) -> None:
 
 def test_a_conversation_is_attached_once(world: World) -> None:
     with pytest.raises(ImpossibleEvent, match="loaded already"):
-        attach(world.state, load_conversation(dump_conversation(world.conversation())[0]))
+        attach(world.state, load_conversation("c", dump_conversation(world.conversation())[0]))
 
 
 def test_a_partition_comes_back_with_its_roster(world: World) -> None:
@@ -77,7 +77,7 @@ def test_a_broken_row_is_refused(row: bytes) -> None:
     with pytest.raises(ImpossibleEvent, match="partition row"):
         load_partition(row, 0)
     with pytest.raises(ImpossibleEvent, match="conversation row"):
-        load_conversation(row)
+        load_conversation("c", row)
 
 
 def test_a_row_of_another_partition_or_format_is_refused(world: World) -> None:
@@ -89,23 +89,23 @@ def test_a_row_of_another_partition_or_format_is_refused(world: World) -> None:
         load_partition(later, 0)
     row = dump_conversation(world.conversation())[0]
     with pytest.raises(ImpossibleEvent, match="format 99"):
-        load_conversation(msgspec.msgpack.encode([99, *msgspec.msgpack.decode(row)[1:]]))
+        load_conversation("c", msgspec.msgpack.encode([99, *msgspec.msgpack.decode(row)[1:]]))
 
 
 def test_keys_that_fall_out_of_the_row_after_a_reload_go_to_the_table_as_well(world: World) -> None:
-    table: dict[str, OverflowKey] = {}
+    table: dict[bytes, OverflowKey] = {}
     for index in range(3 * KEYS_IN_ROW):
         world.say(key=f"k{index}")
         if index % 50 == 49:
             world.close()
             world.reopen()
             row, overflow = dump_conversation(world.conversation())
-            table |= {key.key: key for key in overflow}
+            table |= {key.fingerprint: key for key in overflow}
             mark_stored(world.conversation(), overflow)
             checkpointed(world)
             detach(world.state, "c")
-            attach(world.state, load_conversation(row))
-            older = [(key.key, key.seq, key.id, key.at, key.timestamp) for key in table.values()]
+            attach(world.state, load_conversation("c", row))
+            older = [(key.fingerprint, key.seq, key.id, key.at, key.timestamp) for key in table.values()]
             restore_older(world.conversation(), older)
     for index in range(3 * KEYS_IN_ROW):
         assert isinstance(world.say(key=f"k{index}")[0], Duplicate)
