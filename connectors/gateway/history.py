@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from typing import Any, Protocol
 
 import msgspec
@@ -120,14 +120,15 @@ class History:
         kept = [entry for entry in self._recent.entries(conversation_id) if entry.event.seq]
         if self._is_whole(conversation_id) or (kept and kept[0].event.seq <= after + 1):
             head = kept[-1].event.seq if kept else 0
-            return Page(self._following(conversation_id, [], kept, after, limit), head)
+            return Page(_following([], kept, self._recent.superseded(conversation_id), after, limit), head)
         position = await self._caught_up(conversation_id)
         stored = list(await self._read_model.transcript(conversation_id, after, limit))
         between: list[Entry] = []
+        superseded: set[int] = set()
         if not self._complete(conversation_id, position):
             gap = await self._gap(conversation_id, position)
             between = [entry for entry in gap.entries if entry.event.seq]
-            stored = [_marked(item, gap.superseded) for item in stored]
+            superseded = gap.superseded
         # Taken after the last wait: nothing that came meanwhile is missing between this and the live entries.
         kept = [entry for entry in self._recent.entries(conversation_id) if entry.event.seq]
         newest = [entry.event.seq for entry in (*between[-1:], *kept[-1:])]
@@ -136,7 +137,19 @@ class History:
         else:
             info = await self._read_model.conversation(conversation_id)
             head = info.head_seq if info is not None else 0
-        return Page(self._following(conversation_id, stored, [*between, *kept], after, limit), head)
+        superseded |= self._recent.superseded(conversation_id)
+        return Page(_following(stored, [*between, *kept], superseded, after, limit), head)
+
+    async def superseded(self, conversation_id: str, upto: int) -> Sequence[int]:
+        """Seqs up to `upto` that were superseded so far, ascending. Raises `Unavailable`."""
+        known: set[int] = set()
+        if not self._is_whole(conversation_id):
+            position = await self._caught_up(conversation_id)
+            known.update(await self._read_model.superseded(conversation_id, upto))
+            if not self._complete(conversation_id, position):
+                known.update((await self._gap(conversation_id, position)).superseded)
+        known.update(self._recent.superseded(conversation_id))
+        return sorted(seq for seq in known if seq <= upto)
 
     def head(self, info: ConversationInfo) -> int:
         """The conversation's highest seq now."""
@@ -243,22 +256,22 @@ class History:
                 gap.superseded.update(event.superseded)
         return gap
 
-    def _following(
-        self, conversation_id: str, stored: Sequence[Stored], newer: Sequence[Entry], after: int, limit: int
-    ) -> list[Stored]:
-        """What follows `after` without a gap: first what is stored, then what is newer; they may overlap."""
-        superseded = self._recent.superseded(conversation_id)
-        page: list[Stored] = []
-        expected = after + 1
-        for item in (*stored, *(Stored(entry) for entry in newer)):
-            seq = item.entry.event.seq
-            if seq < expected:
-                continue
-            if seq > expected or len(page) >= limit:
-                break
-            page.append(_marked(item, superseded))
-            expected += 1
-        return page
+
+def _following(
+    stored: Sequence[Stored], newer: Sequence[Entry], superseded: Set[int], after: int, limit: int
+) -> list[Stored]:
+    """What follows `after` without a gap: first what is stored, then what is newer; they may overlap."""
+    page: list[Stored] = []
+    expected = after + 1
+    for item in (*stored, *(Stored(entry) for entry in newer)):
+        seq = item.entry.event.seq
+        if seq < expected:
+            continue
+        if seq > expected or len(page) >= limit:
+            break
+        page.append(_marked(item, superseded))
+        expected += 1
+    return page
 
 
 def _is_of(event: Event, run_id: str) -> bool:
@@ -271,7 +284,7 @@ def _is_of(event: Event, run_id: str) -> bool:
             return False
 
 
-def _marked(item: Stored, superseded: set[int]) -> Stored:
+def _marked(item: Stored, superseded: Set[int]) -> Stored:
     if item.entry.event.seq in superseded and not item.superseded:
         return Stored(item.entry, superseded=True)
     return item

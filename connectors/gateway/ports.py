@@ -127,6 +127,9 @@ class ReadModel(Protocol):
     async def transcript(self, conversation_id: str, after: int, limit: int) -> Sequence[Stored]:
         """Numbered entries with seq > `after`, ascending, at most `limit`."""
 
+    async def superseded(self, conversation_id: str, upto: int) -> Sequence[int]:
+        """Seqs up to `upto` that viewers may hide, ascending."""
+
     async def open_runs(self, conversation_id: str) -> Sequence[OpenRun]: ...
     async def checkpoint(self, run_id: str) -> StoredCheckpoint | None: ...
     async def owners(self, conversation_id: str) -> dict[str, str]: ...

@@ -53,6 +53,10 @@ class PostgresReadModel:
         """See `ReadModel`."""
         return _stored(await _answer(self._read.activities(conversation_id, after, limit)))
 
+    async def superseded(self, conversation_id: str, upto: int) -> Sequence[int]:
+        """See `ReadModel`."""
+        return await _answer(self._read.superseded(conversation_id, upto))
+
     async def interrupts(self, conversation_id: str) -> Sequence[Stored]:
         """See `ReadModel`."""
         return _stored(await _answer(self._read.interrupts(conversation_id)))

@@ -24,6 +24,7 @@ from connectors.gateway.protocol.actions import (
     FetchTurn,
     Load,
     LoadFor,
+    LoadSuperseded,
     OpenConversation,
     OpenMember,
     Relay,
@@ -76,6 +77,8 @@ class UserConnection(Connection):
                 await self._open(action.conversation_id)
             case Load():
                 await self._load(action.after)
+            case LoadSuperseded():
+                await self._load_superseded(action.upto)
             case Relay():
                 self._gateway.relay(action.conversation_id, action.frame, self)
             case _:
@@ -97,6 +100,17 @@ class UserConnection(Connection):
         # Watched first, looked at after: what is committed in between is in one of the two.
         gateway.hub.watch(conversation_id, self)
         self.perform(self.session.opened(conversation_id, gateway.history.head(info), pending, wall_ms()))
+
+    async def _load_superseded(self, upto: int) -> None:
+        try:
+            seqs = await self._gateway.history.superseded(self.session.conversation_id, upto)
+        except Unavailable as error:
+            # The next time that it comes back it is told; till then it shows a part that it might hide.
+            log.warning(
+                "what was superseded cannot be read", conversation=self.session.conversation_id, error=str(error)
+            )
+            return
+        self.perform(self.session.told_superseded(seqs, wall_ms()))
 
     async def _load(self, after: int) -> None:
         await self._until_drained()

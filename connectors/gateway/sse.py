@@ -25,7 +25,7 @@ from connectors.gateway.http import claims_of, conversation_id
 from connectors.gateway.ports import ConversationInfo, Stored, Unavailable
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.errors import ProtocolError
-from connectors.gateway.protocol.render import encode, numbered, superseded_seqs, transient
+from connectors.gateway.protocol.render import encode, numbered, superseded_before, superseded_seqs, transient
 from connectors.gateway.protocol.viewer import Item, Phase, Viewer
 from streams.core.events import Entry
 
@@ -121,6 +121,7 @@ class EventStream:
         self._gateway.streams.add(self)
         try:
             yield ServerSentEvent(comment="open", retry=RETRY_MS)
+            await self._tell_superseded()
             while not self._ended and wall_ms() < self._expires_at:
                 while self._frames:
                     yield _event(self._frames.popleft())
@@ -134,6 +135,18 @@ class EventStream:
         finally:
             self._gateway.streams.discard(self)
             self._gateway.hub.unwatch(self._conversation, self)
+
+    async def _tell_superseded(self) -> None:
+        """What the reader has may have been superseded while it was away."""
+        seen = self._viewer.delivered
+        if seen:
+            try:
+                seqs = await self._gateway.history.superseded(self._conversation, seen)
+            except Unavailable as error:
+                log.warning("what was superseded cannot be read", conversation=self._conversation, error=str(error))
+                return
+            if seqs:
+                self._put([encode(superseded_before(seqs))])
 
     async def _until_news(self) -> None:
         """Wait for something to do, or for the token's end."""

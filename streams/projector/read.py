@@ -155,6 +155,10 @@ class ReadModel:
         rows = await self._rows("lines", conversation=conversation_id, after=after_seq, limit=limit)
         return [_activity(conversation_id, row) for row in rows]
 
+    async def superseded(self, conversation_id: str, upto: int) -> Sequence[int]:
+        """Seqs up to `upto` that viewers may hide, ascending."""
+        return [seq for (seq,) in await self._rows("superseded", conversation=conversation_id, upto=upto)]
+
     async def interrupts(self, conversation_id: str) -> Sequence[Activity]:
         """Questions (`interrupt`), their ends (`interrupt_resolved`) and the turns that answer one, ascending."""
         return [_activity(conversation_id, row) for row in await self._rows("interrupts", conversation=conversation_id)]

@@ -24,6 +24,9 @@ SELECT seq, lsn, at, timestamp, kind, id, type, sender, channel, text, key_id, d
     interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, superseded
 FROM transcript WHERE conversation_id = %(conversation)s AND seq > %(after)s ORDER BY seq LIMIT %(limit)s;
 
+-- superseded: Seqs of a conversation, up to one, that viewers may hide, ascending.
+SELECT seq FROM transcript WHERE conversation_id = %(conversation)s AND seq <= %(upto)s AND superseded ORDER BY seq;
+
 -- interrupts: Questions of a conversation, their ends, and the turns that answered them, ascending.
 SELECT seq, lsn, at, timestamp, kind, id, type, sender, channel, text, key_id, data, metadata, meta, extra, reply_to,
     interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, superseded

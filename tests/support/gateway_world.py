@@ -239,6 +239,10 @@ class MemoryReadModel:
         found = [entry for entry in entries if entry.event.seq > after]
         return [Stored(entry, superseded=entry.event.seq in superseded) for entry in found[:limit]]
 
+    async def superseded(self, conversation_id: str, upto: int) -> Sequence[int]:
+        moves = [e.event for e in self._of(conversation_id) if isinstance(e.event, RunMoved | RunEnded)]
+        return sorted(seq for event in moves for seq in event.superseded if seq <= upto)
+
     async def interrupts(self, conversation_id: str) -> Sequence[Stored]:
         def concerns(entry: Entry) -> bool:
             event = entry.event

@@ -45,6 +45,12 @@ class Load(msgspec.Struct, frozen=True):
     after: int
 
 
+class LoadSuperseded(msgspec.Struct, frozen=True):
+    """Find which seqs up to `upto` were superseded, then call `UserSession.told_superseded`."""
+
+    upto: int
+
+
 class LoadFor(msgspec.Struct, frozen=True):
     """Read entries of (`after`, `upto`] for an agent's `sync`, then call `AgentSession.replayed`."""
 
@@ -108,6 +114,7 @@ Action = (
     | OpenMember
     | DrainMember
     | Load
+    | LoadSuperseded
     | LoadFor
     | FetchTurn
     | FetchRun

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -216,6 +217,11 @@ def superseded_seqs(entry: Entry) -> Fields | None:
         return None
     data = {"run": event.run_id, "runEpoch": event.run_epoch, "seqs": event.superseded}
     return {"type": "superseded", "data": data}
+
+
+def superseded_before(seqs: Sequence[int]) -> Fields:
+    """As `superseded_seqs`, for a viewer that comes back: of all runs, up to where it was."""
+    return {"type": "superseded", "data": {"seqs": seqs}}
 
 
 def _read_receipt(event: RunStarted, timestamp: int) -> Fields:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from connectors.gateway.protocol import limits
-from connectors.gateway.protocol.actions import Action, Load, OpenConversation, Relay, SubmitTurn
+from connectors.gateway.protocol.actions import Action, Load, LoadSuperseded, OpenConversation, Relay, SubmitTurn
 from connectors.gateway.protocol.errors import ProtocolError, refusal
 from connectors.gateway.protocol.parse import (
     MAX_ID,
@@ -16,7 +16,15 @@ from connectors.gateway.protocol.parse import (
     parse_message,
     watermark_of,
 )
-from connectors.gateway.protocol.render import ack, encode, message_id_of, numbered, superseded_seqs, transient
+from connectors.gateway.protocol.render import (
+    ack,
+    encode,
+    message_id_of,
+    numbered,
+    superseded_before,
+    superseded_seqs,
+    transient,
+)
 from connectors.gateway.protocol.session import PROTOCOL, Claims, Scope, Session, State
 from connectors.gateway.protocol.viewer import Item, Phase, Viewer
 from streams.core.events import Duplicate, Entry, Refused, TurnCommitted
@@ -76,6 +84,8 @@ class UserSession(Session):
             "limits": limits.advertised(channel_scope=False),
         }
         self._welcome(data)
+        if self._told_superseded and 0 < self._watermark <= head:
+            self._ask(LoadSuperseded(self._watermark))  # what it has may have been superseded while it was away
         self._load()
         self._take_early()
         return self._drain()
@@ -130,6 +140,13 @@ class UserSession(Session):
         if ref in self._pending:
             error.client_id = self._pending.pop(ref)
             self._write(error.frame())
+        return self._drain()
+
+    def told_superseded(self, seqs: Sequence[int], now: int) -> list[Action]:
+        """What was asked for by `LoadSuperseded`."""
+        self._now = now
+        if seqs and self.state is State.OPEN:
+            self._write(superseded_before(seqs))
         return self._drain()
 
     def relayed(self, frame: bytes, now: int) -> list[Action]:

@@ -310,3 +310,36 @@ async def test_event_streams_are_told_what_was_superseded(served: Served) -> Non
                 while await anext(lines) != "event: superseded":
                     pass
                 assert json.loads((await anext(lines)).removeprefix("data: "))["data"]["seqs"] == [2, 3]
+
+
+@pytest.mark.parametrize("behind", [0, 1_000], ids=["read model", "journal"])
+async def test_viewers_that_come_back_are_told_what_was_superseded_meanwhile(world: World, behind: int) -> None:
+    async with serve(world) as served:
+        conversation, token = await served.conversation()
+        async with served.agent() as first:
+            await served.say(conversation, token, "count")
+            await chunk(first, conversation, await first.until("text"), "one ")
+            async with served.agent() as second:
+                await first.raw.close()
+                await second.until("text")
+    async with serve(world) as served:
+        served.gateway.recent._conversations.clear()
+        for partition in served.gateway.recent._partitions:
+            partition.kept.clear()
+            partition.floor = partition.last + 1
+        served.gateway.history._lag_wait_s = 0.01
+        served.read_model.behind = behind
+        async with served.socket(token, {"watermark": 2, "capabilities": ["superseded"]}) as asking:
+            await asking.until("welcome")
+            assert (await asking.until("superseded"))["data"] == {"seqs": [2]}
+        path = f"/v1/conversations/{conversation}/stream"
+        headers = bearer(token) | {"last-event-id": "3"}
+        async with served.http.stream("GET", path, headers=headers) as events:
+            lines = events.aiter_lines()
+            while await anext(lines) != "event: superseded":
+                pass
+            assert json.loads((await anext(lines)).removeprefix("data: "))["data"] == {"seqs": [2, 3]}
+        async with served.socket(token, {"watermark": 1, "capabilities": ["superseded"]}) as early:
+            await early.until("welcome")
+            shown = [await early.frame() for _ in range(2)]
+            assert [(frame["type"], frame["superseded"]) for frame in shown] == [("genui", True)] * 2
