@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.command import turnlog_async
 from tests.support.up import Up
 from tests.support.waiting import until
 from turnlog import Agent, Client, Conversation, Fenced, Messages, Reply, Turn, Unauthorized
@@ -24,9 +25,15 @@ def group() -> str:
 
 
 @asynccontextmanager
-async def serving(up: Up, group: str, handler: Answer, gateway: int = 0) -> AsyncIterator[Agent]:
+async def serving(
+    up: Up, group: str, handler: Answer, gateway: int = 0, *, continues: bool = False
+) -> AsyncIterator[Agent]:
     agent = Agent(
-        up.gateways[gateway], channel_secret=up.secret("agents"), group=group, backoff=Backoff(first=0.05, most=0.5)
+        up.gateways[gateway],
+        channel_secret=up.secret("agents"),
+        group=group,
+        backoff=Backoff(first=0.05, most=0.5),
+        continues=continues,
     )
     agent.on_turn(handler)
     await agent.start()
@@ -162,7 +169,7 @@ async def test_a_stream_cut_by_a_lost_connection_reaches_the_person_whole_and_on
         assert await heard(messages, 2) == [("user", "more"), ("bot", "first half, second half")]
 
 
-async def test_a_draining_agent_finishes_its_answer_and_leaves_the_next_turn_to_another(up: Up, group: str) -> None:
+async def test_a_draining_agent_finishes_its_answer_and_the_next_turn_goes_to_another(up: Up, group: str) -> None:
     release, began = asyncio.Event(), asyncio.Event()
 
     async def slow(turn: Turn, reply: Reply) -> str:
@@ -177,16 +184,95 @@ async def test_a_draining_agent_finishes_its_answer_and_leaves_the_next_turn_to_
         await conversation.send("one")
         await began.wait()
         stopping = asyncio.create_task(old.stop(budget=20))
-        await conversation.send("two")  # given to the draining agent, which does not start it
-        release.set()
-        await stopping
         async with serving(up, group, quick, gateway=1):
-            assert await heard(messages, 4) == [
-                ("user", "one"),
-                ("user", "two"),
-                ("bot", "my last words"),
-                ("bot", "and mine"),
-            ]
+            await drained(up, old.member or "")
+            await conversation.send("two")
+            assert await heard(messages, 3) == [("user", "one"), ("user", "two"), ("bot", "and mine")]
+            release.set()
+            assert await heard(messages, 1) == [("bot", "my last words")]
+            await stopping
+
+
+async def drained(up: Up, member: str) -> None:
+    """Returns once every partition gives the member nothing new."""
+
+    async def shown() -> bool:
+        listed = await turnlog_async("member", "list", "-o", "json", environment=up.environment)
+        rows = {row["member"]: row for row in listed.document}
+        return member in rows and 0 < rows[member]["draining"] == rows[member]["partitions"]
+
+    await until(shown)
+
+
+async def test_while_nobody_else_is_there_a_draining_agent_answers_what_comes(up: Up, group: str) -> None:
+    release, began = asyncio.Event(), asyncio.Event()
+
+    async def slow(turn: Turn, reply: Reply) -> str:
+        began.set()
+        await release.wait()
+        return f"answer to {turn.text}"
+
+    async with talking(up) as (conversation, messages), serving(up, group, slow) as old:
+        await conversation.send("one")
+        await began.wait()
+        stopping = asyncio.create_task(old.stop(budget=20))
+        await drained(up, old.member or "")
+        await conversation.send("two")
+        release.set()
+        said = [("user", "one"), ("user", "two"), ("bot", "answer to one"), ("bot", "answer to two")]
+        assert await heard(messages, 4) == said
+        await stopping
+
+
+async def test_an_operator_drains_a_member_and_the_next_turn_goes_to_another(up: Up, group: str) -> None:
+    async def answer(turn: Turn, reply: Reply) -> str:
+        return "old"
+
+    async def quick(turn: Turn, reply: Reply) -> str:
+        return "new"
+
+    async with talking(up) as (conversation, messages), serving(up, group, answer) as old:
+        await conversation.send("one")
+        assert await heard(messages, 2) == [("user", "one"), ("bot", "old")]
+        member = old.member or ""
+        async with serving(up, group, quick, gateway=1):
+            command = ("member", "drain", member, "--reason", "test", "-o", "json")
+            dry = await turnlog_async(*command, "--dry-run", environment=up.environment)
+            assert (dry.code, dry.document["draining"], dry.document["others"]) == (0, 0, 1)
+            told = await turnlog_async(*command, "--yes", environment=up.environment)
+            # It has no runs: its gateway may have sent it away before the command looks.
+            assert told.code == 0
+            assert told.document["left"] or told.document["draining"] == told.document["partitions"]
+            await conversation.send("two")
+            assert await heard(messages, 2) == [("user", "two"), ("bot", "new")]
+        unknown = await turnlog_async("member", "drain", "gw-0.1", "--yes", environment=up.environment)
+        assert unknown.code == 1
+
+
+async def test_a_stream_that_continues_over_a_lost_connection_is_one_stream(up: Up, group: str) -> None:
+    release, begun = asyncio.Event(), asyncio.Event()
+
+    async def answer(turn: Turn, reply: Reply) -> None:
+        async with reply.stream() as stream:
+            await stream.write("first half, ")
+            await stream.flush()
+            begun.set()
+            await release.wait()
+            await stream.write("second half")
+
+    async with serving(up, group, answer, continues=True) as agent, talking(up) as (conversation, messages):
+        await conversation.send("tell me")
+        await begun.wait()
+        before = agent.member
+        cut(agent)
+        await until(lambda: agent.member != before)
+        release.set()
+        assert await heard(messages, 2) == [("user", "tell me"), ("bot", "first half, second half")]
+        stored = [activity.raw["channelData"]["frame"] for activity in (await conversation.activities())[1:]]
+        assert len({frame["streamId"] for frame in stored}) == 1
+        said = "".join(frame["chunk"].get("content", "") for frame in stored)
+        assert said == "first half, second half"
+        assert not any("superseded" in frame for frame in stored)
 
 
 async def test_a_wrong_secret_is_refused_at_once(up: Up, group: str) -> None:
