@@ -68,8 +68,8 @@ def many(seeds: range, jobs: int, only: tuple[str, ...]) -> int:
             sys.stdout.write(f"also: {outcome.violations[0]}\n  {command_for(outcome, only)}\n")
     rate = report.seeds / max(report.seconds, 1e-9) * 60
     sys.stdout.write(
-        f"{report.seeds} schedules, {report.failures} failed, {rate:,.0f} a minute: {report.virtual_s / 3600:.1f} hours of "
-        f"simulated time, {report.turns} turns, {report.takeovers} takeovers of runs, {report.fenced} frames fenced\n"
+        f"{report.seeds} schedules, {report.failures} failed, {rate:,.0f} a minute: {report.virtual_s / 3600:.1f} "
+        f"simulated hours, {report.turns} turns, {report.takeovers} takeovers of runs, {report.fenced} frames fenced\n"
     )
     return 1 if report.failures else 0
 

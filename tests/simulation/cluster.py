@@ -1,5 +1,5 @@
-"""A Kafka cluster as the runtime sees it: logs, last stable offsets, and a transaction coordinator that speaks the first
-protocol, with its hazard.
+"""A Kafka cluster as the runtime sees it: logs, last stable offsets, and a coordinator that speaks the first protocol
+of transactions, with its hazard.
 
 EndTxn names no transaction: it ends whichever is open under that id and epoch when it *arrives*. One that is late, or
 was sent twice, ends the half of the next. Produce is verified with the coordinator (KIP-890, as a 4.x broker does for
@@ -196,7 +196,7 @@ class Cluster:
         else:
             reply(InvalidTxnState())
 
-    def fetch(self, wanted: Mapping[Name, int], stable: bool, wait_s: float, reply: Reply) -> None:  # noqa: FBT001
+    def fetch(self, wanted: Mapping[Name, int], stable: bool, wait_s: float, reply: Reply) -> None:
         """What lies behind these offsets; when there is nothing, what comes within `wait_s`."""
         found = self._behind(wanted, stable)
         if found or wait_s <= 0:
@@ -217,7 +217,7 @@ class Cluster:
             self.logs[where].waiting.append(answer)
         self._loop.later(wait_s, answer)
 
-    def ends(self, wanted: Iterable[Name], stable: bool, reply: Reply) -> None:  # noqa: FBT001
+    def ends(self, wanted: Iterable[Name], stable: bool, reply: Reply) -> None:
         """ListOffsets, latest."""
         reply({where: self.logs[where].stable_end if stable else self.logs[where].end for where in wanted})
 
@@ -265,7 +265,7 @@ class Cluster:
         log.records.append(record)
         return record
 
-    def _behind(self, wanted: Mapping[Name, int], stable: bool) -> dict[Name, tuple[list[LogRecord], int]]:  # noqa: FBT001
+    def _behind(self, wanted: Mapping[Name, int], stable: bool) -> dict[Name, tuple[list[LogRecord], int]]:
         found = {}
         for where, offset in wanted.items():
             log = self.logs[where]

@@ -21,7 +21,6 @@ from streams.fence.port import (
     HeldBy,
     KeyRow,
     Lease,
-    Positions,
     Token,
     WorkerRow,
 )
@@ -62,7 +61,7 @@ class Database:
         self.after_call: Callable[[], None] = lambda: None
         self.on_take: Callable[[int, int], None] = lambda partition, writer_epoch: None
         self.on_close: Callable[[str], None] = lambda worker: None
-        self.reached = lambda step: network.reached(step)
+        self.reached = network.announce
         self._loop = loop
         self._network = network
 
@@ -312,6 +311,3 @@ class SimHeartbeat(Heartbeat):
                 row.expires_at = now + self._ttl_ms
                 renewed[partition] = row.writer_epoch
         return renewed
-
-
-__all__ = ["Backup", "Database", "Positions", "SimCheckpoints", "SimHeartbeat", "SimLeases"]

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from streams.core.commands import Command
+from streams.core.commands import Command, CommitFrame
+from tests.simulation.agents import Agent
 from tests.simulation.cluster import LogRecord
-from tests.simulation.gateways import Agent, Gateway
+from tests.simulation.gateways import Gateway
 from tests.simulation.loop import Process
 from tests.simulation.network import Link, Server
 from tests.simulation.place import Place
@@ -386,11 +387,12 @@ class Director:
                     cluster.write_again(record)
 
     def _may_be_repeated(self, record: LogRecord) -> bool:
-        """Of membership, changes. A frame without a clientId says how a run stands; said twice it has two outcomes, and the audit knows frames by
-        their refs."""
+        """Of membership, changes. A frame without a clientId says how a run stands; said twice it has two outcomes, and
+        the audit knows frames by their refs."""
         place = self._place
         if record.topic == place.cluster.topics.turns:
             return True
         if record.topic == place.cluster.topics.membership:
             return isinstance(place.codec.decode_membership(record, 0), Command)
-        return place.codec.decode_frames(record, 0).frame.client_id is not None
+        frame = place.codec.decode_frames(record, 0)
+        return isinstance(frame, CommitFrame) and frame.frame.client_id is not None

@@ -9,13 +9,11 @@ its way is written late, in the name of members that may be gone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
-from random import Random
 from typing import Any
-
-from aiokafka.errors import KafkaError
 
 from streams.core.commands import ApplyConfig, ApplyList, Command, CommitFrame, Join, Leave, ListedMember
 from streams.core.events import (
@@ -26,133 +24,22 @@ from streams.core.events import (
     GatewayEnded,
     ListWanted,
     Refused,
-    RunEnded,
     RunMoved,
     RunOpened,
     TurnCommitted,
 )
 from streams.runtime.partitioning import partition_of
 from streams.runtime.signals import Goodbye, Heartbeat, Signal
-from tests.simulation.clients import SimProducer
-from tests.simulation.loop import current
-from tests.simulation.network import CALM
+from tests.simulation.agents import Agent, Given, Unacked
+from tests.simulation.intake import Pen, Tail, Unwritten
 from tests.simulation.place import Place
 
 GROUP = "agents/bots"
 CHANNEL = "agents"
 HEARTBEAT_S = 1.0
-WRITE_LIMIT_S = 2.0
-CUT_OFF_S = 0.25
-"""A reader that is cut off looks again so much later."""
 
 
-class Unwritten(Exception):
-    """The intake may or may not have it."""
-
-
-class Pen:
-    """Writes to the intake, at least once."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._producer = SimProducer(place.network, place.cluster)
-
-    async def write(self, message: Command | Signal, partition: int | None = None) -> tuple[int, int]:
-        """Partition and offset. Raises `Unwritten` when nobody answers in time."""
-        place = self._place
-        topics, conversation = place.cluster.topics, getattr(message, "conversation_id", None)
-        where = partition_of(conversation, place.partitions) if conversation is not None else partition
-        assert where is not None
-        topic = topics.membership
-        if conversation is not None:
-            topic = topics.frames if isinstance(message, CommitFrame) else topics.turns
-        key = None if conversation is None else conversation.encode()
-        producer = self._producer
-        try:
-            async with asyncio.timeout(WRITE_LIMIT_S):
-                written = await producer.send_and_wait(topic, place.codec.encode_command(message), key, partition=where)
-        except (TimeoutError, KafkaError) as error:
-            self._producer = SimProducer(place.network, place.cluster)
-            raise Unwritten(str(error)) from error
-        return where, written.offset
-
-
-class Tail:
-    """Hands each committed entry on, in order, soon after it was committed; an entry that comes twice, or too late, is
-    a broken promise."""
-
-    def __init__(self, place: Place, see: Callable[[int, Entry], None]) -> None:
-        self._place = place
-        self._see = see
-        self._positions = dict.fromkeys(range(place.partitions), 0)
-        self._news = asyncio.Event()
-        self._random = place.branch()
-        self._reader = current().name
-
-    def told(self) -> None:
-        """From outside: there is more."""
-        place = self._place
-        link = place.network.links.get((self._reader, place.cluster.server.name), CALM)
-        pace = link.slow * place.network.paces.get(place.cluster.server.name, 1.0)
-        if link.lose_requests or link.lose_answers:
-            place.loop.later(CUT_OFF_S, self.told)
-        else:
-            place.loop.later(0.001 + self._random.random() * 0.004 * pace, self._news.set)
-
-    async def follow(self) -> None:
-        while True:
-            for partition in self._positions:
-                entries = self._place.journal(partition)
-                for _, entry in entries[self._positions[partition] :]:
-                    self._positions[partition] += 1
-                    if entry.lsn != self._positions[partition]:
-                        self._place.broken(
-                            f"a reader of partition {partition} got lsn {entry.lsn} as number {self._positions[partition]}"
-                        )
-                    self._see(partition, entry)
-            await self._news.wait()
-            self._news.clear()
-
-
-@dataclass(slots=True)
-class Given:
-    """A run that an agent has in hand."""
-
-    conversation: str
-    run_id: str
-    run_epoch: int
-    turn_seq: int
-
-
-@dataclass(slots=True)
-class Unacked:
-    """A frame that was written, or should have been."""
-
-    conversation: str
-    frame: Frame
-    run_id: str | None
-    run_epoch: int | None
-    delivered: int
-
-
-class Agent:
-    """An agent process: it outlives its connections."""
-
-    MANNERS = ("quiet", "announces", "names")
-
-    def __init__(self, name: str, random: Random) -> None:
-        self.name = name
-        self.random = random
-        self.manner = random.choice(self.MANNERS)
-        self.keeps_watermarks = random.random() < 0.5
-        self.watermarks: dict[str, int] = {}
-        self.unacked: dict[str, Unacked] = {}
-        """By clientId."""
-        self.ids = count(1)
-        self.goes_on = random.random() < 0.6
-        """Whether what it was at work on when its connection ended is finished on the next one."""
-        self.in_hand: list[tuple[Given, list[Frame]]] = []
-        """Runs that it has begun to answer, and what of the answer is still to be sent."""
+Job = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(slots=True)
@@ -184,6 +71,7 @@ class Gateway:
         self._refs: dict[str, str] = {}
         """Ref of a frame -> its clientId."""
         self._ref_numbers = count(1)
+        self._jobs: asyncio.Queue[Job] = asyncio.Queue()
         self._begin()
         place.loop.spawn(self.process, self._run())
 
@@ -220,8 +108,8 @@ class Gateway:
     # ---------------------------------------------------------------------------------------------- the process
     async def _run(self) -> None:
         self._pen, self._tail = Pen(self._place), Tail(self._place, self._see)
-        asyncio.create_task(self._tail.follow())
-        asyncio.create_task(self._beat())
+        self._place.loop.spawn(self.process, self._tail.follow())
+        self._place.loop.spawn(self.process, self._beat())
         while True:
             job = await self._jobs.get()
             try:
@@ -229,20 +117,15 @@ class Gateway:
             except Unwritten:
                 self._place.trace("a membership change is not written everywhere: they will ask")
 
-    @property
-    def _jobs(self) -> asyncio.Queue[Any]:
-        queue: asyncio.Queue[Any] | None = self.__dict__.get("_queue")
-        if queue is None:
-            queue = self.__dict__["_queue"] = asyncio.Queue()
-        return queue
-
     async def _beat(self) -> None:
-        version, document = self._document
-        config = ApplyConfig(at=0, timestamp=0, version=version, document=document)
-        await self._jobs.put(lambda: self._everywhere(lambda partition: config))
+        await self._jobs.put(lambda: self._everywhere(self._config))
         while True:
             await self._jobs.put(lambda: self._everywhere(self._heartbeat))
             await asyncio.sleep(HEARTBEAT_S)
+
+    def _config(self, _: int) -> Command:
+        version, document = self._document
+        return ApplyConfig(at=0, timestamp=0, version=version, document=document)
 
     def _heartbeat(self, partition: int) -> Signal:
         return Heartbeat(gateway=self.incarnation, n=self._n, config_version=self._document[0])
@@ -331,28 +214,32 @@ class Gateway:
                 conversation = str(event.conversation_id)
                 self._give(event.to_member, conversation, event.run_id, event.run_epoch, event.turn_seq)
             case ListWanted(gateway=self.incarnation):
-                if event.of == "config":
-                    version, document = self._document
-                    config = ApplyConfig(at=0, timestamp=0, version=version, document=document)
-                    self._jobs.put_nowait(lambda: self._pen.write(config, partition))
-                else:
-                    self._jobs.put_nowait(lambda: self._list(partition))
+                self._jobs.put_nowait(lambda: self._tell(partition, event.of))
             case GatewayEnded(gateway=self.incarnation):
-                self._place.trace(f"{self.incarnation} was ended by partition {partition}")
-                ended = self.incarnation
-                for member in self._members.values():
-                    if member.task is not None:
-                        member.task.cancel()
-                self._begin()
-                self._jobs.put_nowait(lambda: self._everywhere(lambda partition: Goodbye(gateway=ended)))
-                for agent in self.agents.values():
-                    self._jobs.put_nowait(lambda agent=agent: self._join(agent))
+                self._restart(partition)
             case FrameCommitted(ref=str(ref)) | Duplicate(ref=str(ref)) | Refused(ref=str(ref)):
-                self._outcome(ref, event)
-            case RunEnded():
-                pass
+                self._outcome(ref)
             case _:
                 pass
+
+    async def _tell(self, partition: int, what: str) -> None:
+        """A partition asked for it."""
+        if what == "config":
+            await self._pen.write(self._config(partition), partition)
+        else:
+            await self._list(partition)
+
+    def _restart(self, partition: int) -> None:
+        """Go on as a new incarnation."""
+        ended = self.incarnation
+        self._place.trace(f"{ended} was ended by partition {partition}")
+        for member in self._members.values():
+            if member.task is not None:
+                member.task.cancel()
+        self._begin()
+        self._jobs.put_nowait(lambda: self._everywhere(lambda partition: Goodbye(gateway=ended)))
+        for agent in self.agents.values():
+            self._jobs.put_nowait(partial(self._join, agent))
 
     def _give(self, member_id: str | None, conversation: str, run_id: str, run_epoch: int, turn_seq: int) -> None:
         member = self._members.get(member_id or "")
@@ -361,7 +248,7 @@ class Gateway:
         member.delivered[conversation] = max(member.delivered.get(conversation, 0), turn_seq)
         member.inbox.put_nowait(Given(conversation, run_id, run_epoch, turn_seq))
 
-    def _outcome(self, ref: str, event: Any) -> None:
+    def _outcome(self, ref: str) -> None:
         client_id = self._refs.pop(ref, None)
         if client_id is not None:
             for agent in self.agents.values():
@@ -381,29 +268,7 @@ class Gateway:
                 return
             agent.watermarks[given.conversation] = max(agent.watermarks.get(given.conversation, 0), given.turn_seq)
             await asyncio.sleep(agent.random.random() * 0.6)
-            await self._say(member, given, self._answer(agent, given))
-
-    @staticmethod
-    def _answer(agent: Agent, given: Given) -> list[Frame]:
-        stream = f"s{given.turn_seq}"
-        match agent.manner:
-            case "quiet":
-                return [Frame(id="", type="text", text="yes")]
-            case "announces":
-                return [
-                    Frame(id="", type="read", watermark=given.turn_seq),
-                    Frame(id="", type="genui", data='"a"', stream_id=stream),
-                    Frame(id="", type="genui", data='"b"', stream_id=stream, done=True),
-                    Frame(id="", type="run", status="finished"),
-                ]
-            case _:
-                return [
-                    Frame(id="", type="run", status="started"),
-                    Frame(id="", type="genui", data='"a"', stream_id=stream),
-                    Frame(id="", type="genui", data='"b"', stream_id=stream, done=True),
-                    Frame(id="", type="text", text="done"),
-                    Frame(id="", type="run", status="finished"),
-                ]
+            await self._say(member, given, agent.answer(given))
 
     async def _say(self, member: Member, given: Given, frames: list[Frame]) -> None:
         agent = member.agent

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 CLOSE_ATTEMPTS = 50
 """A coroutine that awaits while it is being closed is closed again, so often at most."""
@@ -68,6 +68,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._closing = False
         self._tasks: list[asyncio.Task[Any]] = []
         """All: a killed process's must not be collected, and so finished, while the others go on."""
+
+    @classmethod
+    def seeded(cls, random: Random) -> Self:
+        """A new one. (It lacks what has to do with sockets, threads and subprocesses.)"""
+        return cls(random)
 
     # ------------------------------------------------------------------------------------------------- processes
     def process(self, name: str) -> Process:
@@ -134,18 +139,18 @@ class SimLoop(asyncio.AbstractEventLoop):
                 self._context.run(process.on_fuse)
                 return
         handle = process.ready.popleft()
-        if not handle._cancelled:  # type: ignore[attr-defined]
-            handle._run()  # type: ignore[attr-defined]
+        if not handle._cancelled:
+            handle._run()
 
     def _due(self) -> None:
         timers, now = self._timers, self.now
         while timers and timers[0][0] <= now:
             _, _, handle, process = heapq.heappop(timers)
-            if not (handle._cancelled or process.dead):  # type: ignore[attr-defined]
+            if not (handle._cancelled or process.dead):
                 process.ready.append(handle)
 
     def dispose(self) -> None:
-        """Close what was left behind, the dead ones' coroutines too, so that nothing of this run is left to complain."""
+        """Close what was left behind, the dead ones' coroutines too: nothing of this run is left to complain."""
         self._closing = True
         self._timers.clear()
         for task in self._tasks:
@@ -155,7 +160,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             coroutine = task.get_coro()
             for _ in range(CLOSE_ATTEMPTS):
                 try:
-                    coroutine.close()  # type: ignore[union-attr]
+                    coroutine.close()
                     break
                 except RuntimeError:
                     continue  # it awaited on its way out
@@ -196,7 +201,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:  # type: ignore[override]
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name or "", context=context)
         self._tasks.append(task)
         return task

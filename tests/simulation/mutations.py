@@ -1,5 +1,5 @@
-"""The mutation gate: each guard of the design taken away, one at a time. A simulation that finds nothing then would find
-nothing either if the guard had never been there.
+"""The mutation gate: each guard of the design taken away, one at a time. A simulation that finds nothing then would
+find nothing either if the guard had never been there.
 
 A mutant is made by patching, so that the product has no switch for it. What lies in SQL is mutated in the port in
 memory, which one contract suite holds to the same behaviour.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -30,14 +30,13 @@ from streams.runtime.signals import Tick
 from streams.runtime.writer import Writer
 from tests.simulation.schedule import Outcome, run_seed
 
-Undo = ExitStack
 Apply = Callable[[ExitStack], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One guard. `without`: what is done instead; `apply` patches it in, for as long as its argument is open; `only`: the
-    kinds of faults that the hunt draws from, for it to be short (none: all)."""
+    """One guard. `without`: what is done instead; `apply` patches it in, for as long as its argument is open; `only`:
+    the kinds of faults that the hunt draws from, for it to be short (none: all)."""
 
     guard: str
     without: str
@@ -269,5 +268,3 @@ MUTATIONS = (
         ("pause gateway", "intake repeated"),
     ),
 )
-
-__all__ = ["MUTATIONS", "Catch", "Mutation", "hunt", "mutated", "replace"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tests.simulation.loop import Process, SimLoop, current
+from tests.simulation.loop import SimLoop, current
 
 
 class Reset(Exception):
@@ -65,6 +65,10 @@ class Network:
         """Server -> how many times slower than usual it is by nature."""
         self.reached: Callable[[str], None] = lambda step: None
 
+    def announce(self, step: str) -> None:
+        """The running process is about to take this step of a protocol."""
+        self.reached(step)
+
     def heal(self) -> None:
         """All links are good from here on; what is under way stays so."""
         self.links.clear()
@@ -105,7 +109,7 @@ class Network:
 
         if link.breaks and self._random.random() < link.breaks:
             self._loop.later(self._delay(CALM), _complete, answer, Reset("the connection broke"))
-            if self._random.random() < 0.5:  # noqa: PLR2004
+            if self._random.random() < 0.5:
                 return answer
         if not link.lose_requests:
             self._loop.later(self._delay(link) * pace, arrive)
@@ -135,6 +139,3 @@ def run_now(coroutine: Any) -> Any:
     except StopIteration as stop:
         return stop.value
     raise AssertionError("it waited")
-
-
-__all__ = ["CALM", "Link", "Network", "Process", "Reply", "Reset", "Server", "run_now"]

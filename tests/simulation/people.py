@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 from streams.core.commands import Command, CommitTurn, OpenConversation
 from streams.core.events import ConversationOpened, Duplicate, Entry, Turn, TurnCommitted
 from streams.core.ids import message_id, turn_key
-from tests.simulation.gateways import Pen, Tail, Unwritten
+from tests.simulation.intake import Pen, Tail, Unwritten
 from tests.simulation.place import Place
 
 PATIENCE_S = 2.0
@@ -21,8 +22,8 @@ class People:
     """All of them, in one process that nothing befalls (their network may)."""
 
     def __init__(self, place: Place, conversations: list[str], turns: int, *, echo_until: float) -> None:
-        """Until `echo_until` somebody says over and over again what was taken already, so that there is always something
-        to commit."""
+        """Until `echo_until` everybody says over and over again what was taken already: there is always something to
+        commit."""
         self.process = place.loop.process("people")
         self.expected = turns * len(conversations)
         self.accepted = 0
@@ -59,34 +60,16 @@ class People:
         for number in range(self._turns):
             await asyncio.sleep(self._random.random() * 3)
             key = f"k{number}"
-            turn = Turn(
-                id=message_id(conversation, turn_key("ann", key)),
-                sender="ann",
-                channel="web",
-                type="text",
-                text=f"t{number}",
-                key=key,
-            )
-            await self._until_known(
-                lambda ref, turn=turn: CommitTurn(at=0, timestamp=0, ref=ref, conversation_id=conversation, turn=turn)
-            )
+            await self._until_known(partial(_said, conversation, key))
             self.accepted += 1
         await self._echo(conversation)
 
     async def _echo(self, conversation: str) -> None:
-        turn = Turn(
-            id=message_id(conversation, turn_key("ann", "k0")),
-            sender="ann",
-            channel="web",
-            type="text",
-            text="t0",
-            key="k0",
-        )
         while self._place.loop.now < self._echo_until:
             await asyncio.sleep(0.02 + self._random.random() * 0.4)
             ref = f"p{next(self._refs)}"
             try:
-                await self._pen.write(CommitTurn(at=0, timestamp=0, ref=ref, conversation_id=conversation, turn=turn))
+                await self._pen.write(_said(conversation, "k0", ref))
             except Unwritten:
                 continue
 
@@ -110,3 +93,10 @@ class People:
                     self._waiting[ref].set()
             case _:
                 pass
+
+
+def _said(conversation: str, key: str, ref: str) -> CommitTurn:
+    turn = Turn(
+        id=message_id(conversation, turn_key("ann", key)), sender="ann", channel="web", type="text", text=key, key=key
+    )
+    return CommitTurn(at=0, timestamp=0, ref=ref, conversation_id=conversation, turn=turn)

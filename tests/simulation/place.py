@@ -36,20 +36,18 @@ class Place:
         self.random = Random(seed)
         self.partitions = partitions
         self.codec = CODEC
-        self.loop = SimLoop(self._branch())
-        self.network = Network(self.loop, self._branch())
-        self.cluster = Cluster(self.loop, self._branch(), self.codec)
+        self.loop = SimLoop.seeded(self.branch())
+        self.network = Network(self.loop, self.branch())
+        self.cluster = Cluster(self.loop, self.branch(), self.codec)
         self.database = Database(self.loop, self.network)
         self.lines: list[str] = []
         self.violations: list[str] = []
         self._ambushes: dict[str, list[Callable[[Process], None]]] = {}
         self.network.reached = self.reached
 
-    def _branch(self) -> Random:
+    def branch(self) -> Random:
         """A source of its own for each part, so that one more draw in one of them does not change all others."""
         return Random(self.random.getrandbits(64))
-
-    branch = _branch
 
     def ambush(self, step: str, strike: Callable[[Process], None]) -> None:
         """The next process that takes this step of the protocol is struck."""
@@ -108,7 +106,7 @@ class Place:
                     undo.enter_context(patch.object(module, "time", clock))
                 if hasattr(module, "monotonic_s"):
                     undo.enter_context(patch.object(module, "monotonic_s", now))
-            undo.enter_context(patch("streams.runtime.partition.random", self._branch()))
+            undo.enter_context(patch("streams.runtime.partition.random", self.branch()))
             producer = partial(SimProducer, self.network, self.cluster)
             undo.enter_context(patch("streams.runtime.kafka_clients.AIOKafkaProducer", producer))
             consumer = partial(SimConsumer, self.network, self.cluster)

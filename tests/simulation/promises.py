@@ -23,7 +23,7 @@ from streams.core.events import (
     WriterOpened,
 )
 from streams.fence.port import Checkpoint
-from streams.runtime.records import Reason, Undecodable
+from streams.runtime.records import Reason
 from streams.runtime.signals import Heartbeat, Tick
 from tests.simulation.cluster import LogRecord, Sender
 from tests.simulation.place import Place
@@ -111,28 +111,9 @@ class Intake:
 
 def read(place: Place, partition: int) -> Intake:
     """Everything of one partition."""
-    codec, topics, committed = place.codec, place.cluster.topics, place.cluster.committed
     intake = Intake([entry for _, entry in place.journal(partition)], [], [], {}, {}, {}, {})
-    for record in committed(topics.frames, partition):
-        try:
-            intake.frames.append((record, codec.decode_frames(record, 0)))
-        except Undecodable:
-            continue
-    for record in committed(topics.turns, partition):
-        try:
-            intake.turns.append((record, codec.decode_turns(record, 0).ref))
-        except Undecodable:
-            continue
-    for record in committed(topics.membership, partition):
-        match codec.decode_membership(record, 0):
-            case Heartbeat(gateway=gateway):
-                intake.heartbeats.setdefault(gateway, []).append(record.written_at)
-            case Tick() as tick:
-                intake.ticks.setdefault((record.timestamp, tick.writer_epoch), []).append((record, tick))
-            case Leave() as leave:
-                intake.leaves[leave.member, leave.n] = leave
-            case _:
-                pass
+    _read_keyed(place, partition, intake)
+    _read_membership(place, partition, intake)
     for entry in intake.entries:
         ref = getattr(entry.event, "ref", None)
         if ref is not None:
@@ -142,6 +123,29 @@ def read(place: Place, partition: int) -> Intake:
         if ref is not None and records > 1:
             intake.outcomes.pop(ref, None)
     return intake
+
+
+def _read_keyed(place: Place, partition: int, intake: Intake) -> None:
+    codec, topics, committed = place.codec, place.cluster.topics, place.cluster.committed
+    for record in committed(topics.frames, partition):
+        frame = codec.decode_frames(record, 0)
+        assert isinstance(frame, CommitFrame)
+        intake.frames.append((record, frame))
+    for record in committed(topics.turns, partition):
+        intake.turns.append((record, codec.decode_turns(record, 0).ref))
+
+
+def _read_membership(place: Place, partition: int, intake: Intake) -> None:
+    for record in place.cluster.committed(place.cluster.topics.membership, partition):
+        match place.codec.decode_membership(record, 0):
+            case Heartbeat(gateway=gateway):
+                intake.heartbeats.setdefault(gateway, []).append(record.written_at)
+            case Tick() as tick:
+                intake.ticks.setdefault((record.timestamp, tick.writer_epoch), []).append((record, tick))
+            case Leave() as leave:
+                intake.leaves[leave.member, leave.n] = leave
+            case _:
+                pass
 
 
 def broken(place: Place, partition: int, member_ttl_ms: int, *, clock_was_set: bool) -> Iterator[str]:
@@ -183,15 +187,14 @@ def _expired(
 
 def _too_early(intake: Intake, entry: Entry) -> Iterator[str]:
     """A tick takes effect only once all was read that lay before the ends it names."""
-    ticks = intake.ticks.get((entry.timestamp, entry.writer_epoch), ())
-    for end in [min((tick.frames_end for _, tick in ticks), default=0)]:
-        for record, frame in intake.frames:
-            if record.offset < end and intake.outcomes.get(frame.ref or "", 0) > entry.lsn:
-                yield f"lsn {entry.lsn}: a time-out fired before frame {record.offset}, which its tick names as before it"
-    for end in [min((tick.turns_end for _, tick in ticks), default=0)]:
-        for record, ref in intake.turns:
-            if record.offset < end and intake.outcomes.get(ref or "", 0) > entry.lsn:
-                yield f"lsn {entry.lsn}: a time-out fired before turn {record.offset}, which its tick names as before it"
+    ticks = [tick for _, tick in intake.ticks.get((entry.timestamp, entry.writer_epoch), ())]
+    frames_end = min((tick.frames_end for tick in ticks), default=0)
+    turns_end = min((tick.turns_end for tick in ticks), default=0)
+    before = [(f"frame {record.offset}", frame.ref) for record, frame in intake.frames if record.offset < frames_end]
+    before += [(f"turn {record.offset}", ref) for record, ref in intake.turns if record.offset < turns_end]
+    for what, ref in before:
+        if intake.outcomes.get(ref or "", 0) > entry.lsn:
+            yield f"lsn {entry.lsn}: a time-out fired before {what}, which its tick names as before it"
 
 
 def _left(intake: Intake, index: int, entry: Entry, left: MemberLeft) -> Iterator[str]:
@@ -208,6 +211,3 @@ def _left(intake: Intake, index: int, entry: Entry, left: MemberLeft) -> Iterato
             outcome = intake.outcomes.get(frame.ref or "", 0)
             if outcome > entry.lsn:
                 yield f"lsn {entry.lsn}: {left.member} left before its frame {record.offset}, which its Leave waits for"
-
-
-__all__ = ["BAD_SIGNS", "Watch", "broken", "read"]

@@ -73,7 +73,8 @@ def run_many(
         report.seconds = time.monotonic() - began
         notify(report)
 
-    chunks = iter(lambda source=iter(seeds): list(islice(source, CHUNK)), [])
+    source = iter(seeds)
+    chunks = iter(lambda: list(islice(source, CHUNK)), [])
     if jobs == 1:
         for chunk in chunks:
             if time.monotonic() - began > within_s:

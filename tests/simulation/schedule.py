@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
@@ -14,18 +13,19 @@ from ops.audit.turns import NothingLost
 from ops.audit.violations import Tally
 from streams.runtime.ports import Limits
 from tests.simulation import promises
+from tests.simulation.agents import Agent
 from tests.simulation.audited import audit
 from tests.simulation.faults import Cast, Director
-from tests.simulation.gateways import Agent, Gateway
+from tests.simulation.gateways import Gateway
 from tests.simulation.loop import Stuck
 from tests.simulation.people import People
 from tests.simulation.place import Place
 from tests.simulation.workers import Worker, WorkerSettings
 
 LIVELY_WITHIN_S = 40.0
-"""After the faults have healed, every turn is answered or ended within this. The longest way is a lease that has to
-expire (6 s), a member after it (5 s), pauses between writer epochs (0.1 to 6.4 s, twice), an open transaction's time-out
-(5 s) and the watchdog (8 s)."""
+"""After the faults have healed, every turn is answered or ended within this. The longest way: a lease that has to
+expire (6 s), a member after it (5 s), pauses between writer epochs (0.1 to 6.4 s, twice), an open transaction's
+time-out (5 s) and the watchdog (8 s)."""
 LOOK_EVERY_S = 0.5
 STOP_WITHIN_S = 12.0
 
@@ -108,7 +108,7 @@ class Schedule:
         self.seed = seed
         self._only = only
         self._shape = shape = Shape(Random(seed ^ 0x5EED))
-        self.place = place = Place(seed, shape.partitions)
+        self.place = Place(seed, shape.partitions)
         self._done = False
         self._lost = [NothingLost() for _ in range(shape.partitions)]
         self._seen = [0] * shape.partitions
@@ -195,8 +195,8 @@ class Schedule:
         states = [f"{worker.name} has {worker.partitions}" for worker in self._cast.workers if worker.alive]
         open_turns = sum(lost.settle().open for lost in self._lost)
         return (
-            f"{LIVELY_WITHIN_S:.0f} s after the faults healed {open_turns} turns are open, and {self._people.accepted} of "
-            f"{self._people.expected} accepted; {'; '.join(states)}"
+            f"{LIVELY_WITHIN_S:.0f} s after the faults healed {open_turns} turns are open, and {self._people.accepted} "
+            f"of {self._people.expected} accepted; {'; '.join(states)}"
         )
 
     def _stop_workers(self) -> None:
@@ -237,6 +237,3 @@ def run_seed(seed: int, only: tuple[str, ...] = ()) -> Outcome:
         gc.unfreeze()
         if collecting:
             gc.enable()
-
-
-__all__ = ["Outcome", "Schedule", "run_seed", "Callable"]

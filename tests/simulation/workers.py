@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from streams.fence.clock import monotonic_s
 from streams.fence.port import FenceUnavailable, Lease
 from streams.runtime.balancer import Balancer
 from streams.runtime.commit import DeadLetters
@@ -23,7 +22,6 @@ from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.ports import Limits, Ports
 from tests.simulation.clients import SimTransactions
 from tests.simulation.database import SimCheckpoints, SimHeartbeat, SimLeases
-from tests.simulation.loop import Process
 from tests.simulation.place import Place
 
 LIMIT_S = 2.0
@@ -165,6 +163,3 @@ class Worker:
 
 def _new_intake(ends: KafkaEnds, topics: Any, partition: int) -> KafkaIntake:
     return KafkaIntake("", ends, topics, partition, LIMIT_S)
-
-
-__all__ = ["Process", "Worker", "WorkerSettings", "monotonic_s"]
