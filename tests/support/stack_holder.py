@@ -11,6 +11,8 @@ import ops.embedded
 
 
 def main() -> None:
+    # As in a terminal, also when the tests were started in the background, where a shell has SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     data = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     with ops.embedded.start(data) as stack:
         told = {
