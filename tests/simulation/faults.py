@@ -68,7 +68,7 @@ class Director:
             "cut": self._cut,
             "spell": self._spell,
             "batches refused": self._refuse_batches,
-            # "marker forgotten": self._forget_marker,
+            "marker forgotten": self._forget_marker,
             "broker's clock": self._set_clock,
             "postgres restored": self._restore,
             "sessions ended": self._end_sessions,
