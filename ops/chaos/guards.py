@@ -39,11 +39,11 @@ def _without_dedupe() -> None:
 
 
 def _without_run_token() -> None:
-    """Whoever sends a frame of an open run, it is stored as its holder's."""
+    """Whoever sends a frame of an open run, it is stored as its holder's; one of a run that is over, as of no run."""
     from streams.core import fold, frames  # noqa: PLC0415
     from streams.core.commands import CommitFrame  # noqa: PLC0415
 
-    committed, decide = frames._committed, frames.decide_frame
+    committed, decide, kept = frames._committed, frames.decide_frame, frames._decide_kept
 
     def as_the_holders(conversation: Any, command: Any, run: Any, key: Any, seq: int) -> Any:
         event = committed(conversation, command, run, key, seq)
@@ -56,7 +56,13 @@ def _without_run_token() -> None:
             command = msgspec.structs.replace(command, member=min(roster.members))
         return decide(state, command)
 
+    def whatever_it_is_of(state: Any, conversation: Any, command: Any, target: Any) -> Any:
+        if target.run is None:
+            return [committed(conversation, command, None, None, conversation.head + 1)]
+        return kept(state, conversation, command, target)
+
     fold._DECIDERS[CommitFrame] = from_anybody
+    vars(frames).update(_decide_kept=whatever_it_is_of)
     vars(frames).update(_committed=as_the_holders, _holds=lambda _command, run: run.member is not None)
 
 

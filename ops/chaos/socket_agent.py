@@ -26,6 +26,7 @@ from ops.chaos.notes import SECRET_VARIABLE, Notebook, answer_to
 from ops.lifeline import hold_on_to_parent
 
 AGAIN_S = 0.3
+PING_S = 20.0
 REQUEST_S = 10.0
 SOCKET = "/socket/converger/v1"
 TOKENS = "/api/v1/converger/tokens/generate"
@@ -45,8 +46,9 @@ class SocketAgent:
         for url in cycle(urls):
             try:
                 await self._connection(url)
-            except (OSError, TimeoutError, httpx.HTTPError, ConnectionClosed, InvalidHandshake) as error:
-                self._notebook.note(note="ended", url=url, error=f"{type(error).__name__}: {error}")
+            except* (OSError, TimeoutError, httpx.HTTPError, ConnectionClosed, InvalidHandshake) as errors:
+                for error in errors.exceptions:
+                    self._notebook.note(note="ended", url=url, error=f"{type(error).__name__}: {error}")
             await asyncio.sleep(AGAIN_S)
 
     async def _connection(self, url: str) -> None:
@@ -64,15 +66,29 @@ class SocketAgent:
 
     async def _listen(self, socket: ClientConnection) -> None:
         member = ""
-        async for text in socket:
-            frame = json.loads(text)
-            if frame.get("type") == "welcome":
-                member = frame["data"]["connectionId"]
-                self._welcomed(member)
-            inner = frame.get("frame", {})
-            self._notebook.note(note="frame", member=member, conversation=frame.get("conversationId"), frame=frame)
-            if inner.get("from") == "user" and "run" in inner:
-                await socket.send(json.dumps({"conversationId": frame["conversationId"], "frame": answered(inner)}))
+        unacked: dict[str, str] = {}
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_pings(socket))
+            async for text in socket:
+                frame = json.loads(text)
+                if frame.get("type") == "welcome":
+                    member = frame["data"]["connectionId"]
+                    self._welcomed(member)
+                inner = frame.get("frame", {})
+                self._notebook.note(note="frame", member=member, conversation=frame.get("conversationId"), frame=frame)
+                if inner.get("from") == "user" and "run" in inner:
+                    answer = answered(inner)
+                    unacked[answer["clientId"]] = json.dumps(
+                        {"conversationId": frame["conversationId"], "frame": answer}
+                    )
+                    await socket.send(unacked[answer["clientId"]])
+                elif inner.get("type") == "ack":
+                    unacked.pop(inner.get("clientId"), None)
+                elif inner.get("type") == "error":
+                    again = unacked.get(inner["data"].get("clientId"))
+                    if again is not None and "retryAfterMs" in inner["data"]:
+                        tasks.create_task(_later(socket, again, inner["data"]["retryAfterMs"] / 1000))
+            raise ConnectionError("the gateway closed the connection")
 
     def _welcomed(self, member: str) -> None:
         self._notebook.note(note="welcome", member=member)
@@ -80,6 +96,17 @@ class SocketAgent:
             self._ready = True
             sys.stdout.write(json.dumps({"event": "ready", "pid": os.getpid(), "member": member}) + "\n")
             sys.stdout.flush()
+
+
+async def _pings(socket: ClientConnection) -> None:
+    while True:
+        await asyncio.sleep(PING_S)
+        await socket.send(json.dumps({"type": "ping"}))
+
+
+async def _later(socket: ClientConnection, text: str, after_s: float) -> None:
+    await asyncio.sleep(after_s)
+    await socket.send(text)
 
 
 def answered(turn: dict[str, Any]) -> dict[str, Any]:

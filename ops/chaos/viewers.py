@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 import httpx
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.typing import Subprotocol
 
@@ -22,6 +22,7 @@ from ops.chaos.notes import Notebook, answer_to
 from turnlog.sse import EventParser
 
 AGAIN_S: Final = 0.3
+PING_S: Final = 20.0
 SILENCE: Final = httpx.Timeout(10.0, read=45.0)  # the gateway says something every 30 s
 
 
@@ -149,13 +150,25 @@ class Viewer:
         ) as socket:
             hello = {"type": "hello", "protocol": "converger/1", "watermark": self._last}
             await socket.send(json.dumps({**hello, "conversationId": self.conversation}))
-            async for text in socket:
-                frame = json.loads(text)
-                if frame.get("type") == "error":
-                    self._refused(int(frame["data"].get("number", 0)), json.dumps(frame))
-                yield frame
+            pinging = asyncio.create_task(_pings(socket))
+            try:
+                async for text in socket:
+                    frame = json.loads(text)
+                    if frame.get("type") == "error":
+                        self._refused(int(frame["data"].get("number", 0)), json.dumps(frame))
+                    yield frame
+            finally:
+                pinging.cancel()
+                await asyncio.gather(pinging, return_exceptions=True)
 
     def _refused(self, status: int, text: str) -> None:
         self.notebook.note(note="refused", conversation=self.conversation, status=status, text=text)
         if "retryAfterMs" not in text:
             self.problems.append(f"a viewer of {self.conversation} was refused for good: {status} {text[:300]}")
+
+
+async def _pings(socket: ClientConnection) -> None:
+    """A gateway closes a socket that says nothing for a minute."""
+    while True:
+        await asyncio.sleep(PING_S)
+        await socket.send(json.dumps({"type": "ping"}))
