@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
@@ -175,14 +176,28 @@ async def metric(url: str, name: str) -> float:
     return float(next(line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")))
 
 
-async def through(place: Deployment, trouble: Callable[[], None], relief: Callable[[], None], seconds: float) -> str:
-    """Turns before, during and after a trouble of so many seconds; returns the metrics page's address."""
+async def through(
+    place: Deployment,
+    trouble: Callable[[], None],
+    relief: Callable[[], None],
+    seconds: float,
+    *,
+    blamed: str | None = None,
+) -> str:
+    """Turns before, during and after a trouble of so many seconds; returns the metrics page's address.
+
+    `blamed`: the server that the worker's readiness names at the end of the trouble.
+    """
     async with place.worker() as (running, _):
         url: str = (await running.until("ready"))["metrics"]
         talk = Talk(place, conversations=4)
         await talk.some(5)
         await asyncio.to_thread(trouble)
         await asyncio.sleep(seconds)  # how long the trouble lasts, not a wait for anything
+        if blamed is not None:
+            status, text = await asyncio.to_thread(page, url.replace("/metrics", "/readyz"))
+            answers = {name: one["ok"] for name, one in json.loads(text)["dependencies"].items()}
+            assert (status, answers) == (503, {name: name != blamed for name in ("kafka", "postgres")})
         await asyncio.to_thread(relief)
         await talk.some(10)
         said = await talk.end()
@@ -285,6 +300,7 @@ async def test_a_broker_that_stalls_for_longer_than_a_members_time_expires_nobod
         lambda: private_stack.signal_kafka(signal.SIGSTOP),
         lambda: private_stack.signal_kafka(signal.SIGCONT),
         shaky.settings.member_ttl_ms / 1000 + 1,
+        blamed="kafka",
     )
     left = [entry for entries in (await shaky.journal()).values() for entry in entries if is_end(entry)]
     assert left == []
@@ -297,4 +313,4 @@ def is_end(entry: Entry) -> bool:
 async def test_without_a_lease_store_nothing_is_written_and_turns_wait(
     shaky: Deployment, private_stack: EmbeddedStack
 ) -> None:
-    await through(shaky, private_stack.kill_postgres, private_stack.restart_postgres, 5)
+    await through(shaky, private_stack.kill_postgres, private_stack.restart_postgres, 5, blamed="postgres")
