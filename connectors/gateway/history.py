@@ -196,20 +196,21 @@ class History:
                 return stored.entry
         raise Unavailable(f"turn {seq} of {conversation_id} is in neither the read model nor the journal")
 
-    async def run_so_far(self, conversation_id: str, run_id: str, turn_seq: int) -> Sequence[Entry]:
-        """What was stored of a run, ascending: its frames, and the turns that answered its questions; what was
-        superseded is not in it. Raises `Unavailable`."""
-        found: list[Entry] = []
+    async def run_so_far(self, conversation_id: str, run_id: str, turn_seq: int) -> AsyncIterator[Sequence[Entry]]:
+        """What was stored of a run, ascending, page by page: its frames, and the turns that answered its questions;
+        what was superseded is not in it. Raises `Unavailable`."""
         after = turn_seq
         while True:
             page = await self.page(conversation_id, after, RUN_PAGE)
             shown = [stored.entry for stored in page.stored if not stored.superseded]
-            found += [entry for entry in shown if _is_of(entry.event, run_id)]
+            yield [entry for entry in shown if _is_of(entry.event, run_id)]
             after = page.stored[-1].entry.event.seq if page.stored else after
             if after >= page.head:
-                return found
+                return
             if not page.stored:
                 raise Unavailable(f"what follows {after} of {conversation_id} is in neither the read model nor memory")
+            # What is in memory is never waited for: a long run must not hold up everybody else.
+            await asyncio.sleep(0)
 
     async def checkpoint(self, conversation_id: str, run_id: str, lsn: int) -> str | None:
         """The data of the checkpoint that lies at `lsn`, or of a later one; None: the run has none any more, it ended.

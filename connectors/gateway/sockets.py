@@ -34,7 +34,7 @@ from connectors.gateway.protocol.actions import (
 from connectors.gateway.protocol.agent import AgentSession
 from connectors.gateway.protocol.errors import CLOSE_NORMAL, CLOSE_RESTART, ProtocolError, restart_reason
 from connectors.gateway.protocol.parse import decode_object
-from connectors.gateway.protocol.resume import Resume, resume_of
+from connectors.gateway.protocol.resume import Gathering, Resume
 from connectors.gateway.protocol.session import SUBPROTOCOL, Claims, Scope, Verify
 from connectors.gateway.protocol.user import UserSession
 from streams.core.commands import CommitFrame
@@ -267,11 +267,13 @@ class AgentConnection(Connection):
 
     async def _resume(self, wanted: FetchTurn | FetchRun, checkpoint_lsn: int = 0) -> Resume:
         history = self._gateway.history
-        entries = await history.run_so_far(wanted.conversation_id, wanted.run_id, wanted.turn_seq)
+        gathering = Gathering()
+        async for entries in history.run_so_far(wanted.conversation_id, wanted.run_id, wanted.turn_seq):
+            gathering.add(entries)
         checkpoint = None
         if checkpoint_lsn:
             checkpoint = await history.checkpoint(wanted.conversation_id, wanted.run_id, checkpoint_lsn)
-        return resume_of(entries, checkpoint)
+        return gathering.resume(checkpoint)
 
     async def _ahead(self, wanted: FetchTurn | FetchRun, resume: Resume) -> Resume:
         """Write all but the last part of a long one; what is left of it."""

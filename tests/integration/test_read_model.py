@@ -127,6 +127,10 @@ async def test_what_a_lost_owner_left_half_done_is_marked(projection: PostgresPr
         if activity.superseded
     }
     assert read == hidden
+    for name in story.state.conversations:
+        seqs = sorted(seq for conversation, seq in hidden if conversation == name)
+        assert await model.superseded(name, 1_000) == seqs
+        assert await model.superseded(name, seqs[0] if seqs else 0) == seqs[:1]
 
 
 async def test_any_split_into_batches_gives_the_same_rows(database: str, projection: PostgresProjection) -> None:

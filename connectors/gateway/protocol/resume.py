@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from connectors.gateway.protocol.render import Fields, encode, numbered, raw
-from streams.core.events import Entry, FrameCommitted, TurnCommitted
+from streams.core.events import Entry, Event, FrameCommitted, TurnCommitted
 
 # Frames of a run may sum up to many times what a client takes as one message (1 MiB).
 PART_BYTES = 256 * 1024
@@ -34,24 +34,33 @@ class Resume(msgspec.Struct, frozen=True):
         return shown
 
 
-def resume_of(entries: Sequence[Entry], checkpoint: str | None) -> Resume:
-    """From what is stored of a run, ascending, without what was superseded."""
-    frames: list[bytes] = []
-    asks: dict[str, None] = {}
-    for entry in entries:
-        event = entry.event
-        frame = numbered(entry)
-        if frame is None:
-            continue
+class Gathering:
+    """Makes a resume from what is stored of a run, ascending, without what was superseded."""
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._asks: dict[str, None] = {}
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """The next entries."""
+        for entry in entries:
+            frame = numbered(entry)
+            if frame is not None:
+                self._follow(entry.event, frame)
+                self._frames.append(encode(frame))
+
+    def _follow(self, event: Event, frame: Fields) -> None:
         if isinstance(event, TurnCommitted) and event.interrupt_id is not None:
             frame["answers"] = event.interrupt_id
-            asks.pop(event.interrupt_id, None)
+            self._asks.pop(event.interrupt_id, None)
         elif isinstance(event, FrameCommitted) and event.frame.type == "interrupt":
-            asks[event.frame.id] = None
+            self._asks[event.frame.id] = None
         elif isinstance(event, FrameCommitted) and event.frame.type == "interrupt_resolved":
-            asks.pop(event.frame.id, None)
-        frames.append(encode(frame))
-    return Resume(frames, checkpoint, tuple(asks))
+            self._asks.pop(event.frame.id, None)
+
+    def resume(self, checkpoint: str | None) -> Resume:
+        """What came together, with the run's last checkpoint."""
+        return Resume(self._frames, checkpoint, tuple(self._asks))
 
 
 def _parts(frames: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
