@@ -15,6 +15,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 
+from streams.runtime.kafka_requests import metadata
+
 DAY_MS: Final = 24 * 60 * 60 * 1000
 HOUR_MS: Final = 60 * 60 * 1000
 UNLIMITED: Final = "-1"
@@ -27,6 +29,7 @@ DEFAULT_PARTITIONS: Final = 32
 # Brokers show what the controller accepted within milliseconds on an idle cluster; a minute means a fault.
 VISIBLE_WITHIN_S: Final = 60.0
 VISIBLE_POLL_S: Final = 0.02
+_UNSIGNED: Final = (1 << 64) - 1
 _DYNAMIC_TOPIC_CONFIG: Final = 1  # Kafka's ConfigSource: set on this topic, not inherited
 
 
@@ -66,6 +69,11 @@ class Topics:
     @property
     def live(self) -> str:
         return self._named("live")
+
+    @property
+    def of_record(self) -> tuple[str, ...]:
+        """Those that positions and epochs are kept of."""
+        return self.turns, self.frames, self.membership, self.conversations
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -187,6 +195,36 @@ async def verify(admin: AIOKafkaAdminClient, topics: Topics) -> int:
         )
         raise TopicsError(f"{rules}: run `turnlog topic ensure`")
     return count
+
+
+async def identities(admin: AIOKafkaAdminClient, topics: Topics) -> dict[str, str]:
+    """Kafka's id of each topic that positions are kept of: one that is made anew under its name has another.
+
+    Raises `TopicsError` when the broker that is asked does not know one of them.
+    """
+    answer = await admin._send_request(metadata(topics.of_record))
+    found = {}
+    for code, name, high, low, *_ in answer.topics:
+        if code:
+            raise TopicsError(f"Kafka does not tell the id of {name}: {for_code(code).__name__}")
+        found[name] = f"{high & _UNSIGNED:016x}{low & _UNSIGNED:016x}"
+    return {name: found[name] for name in topics.of_record}
+
+
+def require_same(kept: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Raise `TopicsError` unless the topics `found` are those that the database belongs to."""
+    if set(kept) != set(found):
+        raise TopicsError(
+            f"the database belongs to another deployment, whose topics are {', '.join(sorted(kept))}: each namespace "
+            "needs a database of its own (TURNLOG_NAMESPACE, TURNLOG_POSTGRES)"
+        )
+    anew = [name for name, topic_id in found.items() if kept[name] != topic_id]
+    if anew:
+        raise TopicsError(
+            f"{', '.join(anew)} is not the topic that the database belongs to: it was made anew, or this is another "
+            "cluster. Going on would skip or repeat what lies in it: use the cluster that the database belongs to, or "
+            "a new TURNLOG_NAMESPACE with a new database"
+        )
 
 
 def _one_count(counts: Mapping[str, int], wanted: int | None) -> int:

@@ -32,6 +32,7 @@ from streams.fence.heartbeat import Heartbeat
 from streams.fence.lease import PostgresLeases
 from streams.fence.migrate import verify as verify_tables
 from streams.fence.port import FenceUnavailable, Lease
+from streams.fence.topics import kept_topics
 from streams.logs import configure_logs
 from streams.runtime.balancer import Balancer
 from streams.runtime.commit import DeadLetters
@@ -51,7 +52,7 @@ from streams.runtime.ports import Limits, Ports
 from streams.runtime.registry import open_codec
 from streams.runtime.watch import Reach, Watch
 from streams.settings import Settings
-from streams.topics import Topics
+from streams.topics import Topics, identities, require_same
 from streams.topics import verify as verify_topics
 
 log = structlog.get_logger(__name__)
@@ -288,6 +289,10 @@ async def _verified_partitions(settings: Settings) -> int:
     admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka, request_timeout_ms=settings.request_timeout_ms)
     await admin.start()
     try:
-        return await verify_topics(admin, Topics(settings.namespace))
+        topics = Topics(settings.namespace)
+        count = await verify_topics(admin, topics)
+        found = await identities(admin, topics)
     finally:
         await admin.close()
+    require_same(await asyncio.to_thread(kept_topics, settings.postgres, found), found)
+    return count

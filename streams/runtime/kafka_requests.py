@@ -1,4 +1,5 @@
-"""Requests of the Kafka protocol that aiokafka does not have: they look at open transactions and end one.
+"""Requests of the Kafka protocol that aiokafka does not have: they look at open transactions and end one, and tell
+the ids of topics.
 
 Each is written down as the protocol's public description has it (https://kafka.apache.org/protocol, and the messages'
 `.json` files in Kafka's source); the names are theirs, in snake case. All of these versions are "flexible": compact
@@ -7,7 +8,7 @@ strings and arrays, and tagged fields behind every structure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aiokafka.errors import IncompatibleBrokerVersion
@@ -142,6 +143,53 @@ LIST_TRANSACTIONS = _kind(
         TAGS,
     ),
 )
+
+PARTITION = (
+    ("error_code", Int16),
+    ("partition_index", Int32),
+    ("leader_id", Int32),
+    ("leader_epoch", Int32),
+    ("replica_nodes", CompactArray(Int32)),
+    ("isr_nodes", CompactArray(Int32)),
+    ("offline_replicas", CompactArray(Int32)),
+    TAGS,
+)
+# A topic's id is a UUID of 16 bytes: two numbers of 8.
+TOPIC = (
+    ("error_code", Int16),
+    ("name", TEXT),
+    ("topic_id_high", Int64),
+    ("topic_id_low", Int64),
+    ("is_internal", Boolean),
+    ("partitions", CompactArray(*PARTITION)),
+    ("topic_authorized_operations", Int32),
+    TAGS,
+)
+BROKER = (("node_id", Int32), ("host", TEXT), ("port", Int32), ("rack", TEXT), TAGS)
+METADATA = _kind(
+    "Metadata",
+    3,
+    12,
+    Schema(
+        ("topics", CompactArray(("topic_id_high", Int64), ("topic_id_low", Int64), ("name", TEXT), TAGS)),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+        TAGS,
+    ),
+    Schema(
+        ("throttle_time_ms", Int32),
+        ("brokers", CompactArray(*BROKER)),
+        ("cluster_id", TEXT),
+        ("controller_id", Int32),
+        ("topics", CompactArray(*TOPIC)),
+        TAGS,
+    ),
+)
+
+
+def metadata(topics: Iterable[str]) -> Request:
+    """What any broker knows of these topics, with their ids (version 12: Kafka 2.8 and later)."""
+    return Request(METADATA, [(0, 0, name, NO_TAGS) for name in topics], False, False)  # noqa: FBT003
 
 
 def describe_producers(topic: str, partition: int) -> Request:

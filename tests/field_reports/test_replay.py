@@ -21,11 +21,15 @@ from streams.core.state import Partition
 from streams.fence.port import Positions
 from streams.runtime.kafka import KafkaEnds
 from streams.runtime.kafka_clients import KafkaIntake
-from streams.topics import Topics, ensure
+from streams.settings import Settings
+from streams.topics import Topics, TopicsError, ensure, identities, require_same
 from tests.field_reports.golden import STORIES, plain, recorded
+from tests.support.command import turnlog_async
+from tests.support.deployment import MEMBER, deployment
 from tests.support.gateway_world import Served, World
 from tests.support.partition_world import World as CoreWorld
 from tests.support.partition_world import image, replay
+from tests.support.waiting import until
 
 HOUR_MS = 3_600_000
 
@@ -103,3 +107,52 @@ async def test_a_producers_own_time_is_not_what_the_intake_is_kept_by(
         await intake.close()
         await ends.close()
     assert before - HOUR_MS < polled.turns[0].timestamp < before + HOUR_MS
+
+
+# -------------------------------------------------------------------------- 14, 60, topics that are not those of before
+async def test_a_worker_refuses_an_intake_that_was_made_anew_under_its_name(settings: Settings) -> None:
+    """Filled beyond the old positions it would look as ever, and what lies before them would be skipped."""
+    async with deployment(settings, 1) as place:
+        async with place.worker() as (running, _):
+            await place.furnish(MEMBER)
+            await place.furnished(MEMBER)
+            await place.open("c1")
+            await place.turn("c1", "before")
+            await place.all_taken({"c1": ["before"]})
+            assert await running.stop() == 0
+        admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka)
+        await admin.start()
+        try:
+            before = await identities(admin, place.topics)
+            await admin.delete_topics([place.topics.turns])
+            await until(lambda: made_anew(admin, place.topics))
+            after = await identities(admin, place.topics)
+        finally:
+            await admin.close()
+        assert {name for name in before if before[name] != after[name]} == {place.topics.turns}
+        ended = await turnlog_async("worker", environment=place.environment)
+        assert ended.code == 2
+        assert f"{place.topics.turns} is not the topic that the database belongs to" in ended.err
+
+
+async def made_anew(admin: AIOKafkaAdminClient, topics: Topics) -> bool:
+    """Deleting a topic takes a while; until then it cannot be made."""
+    return bool(await ensure(admin, topics))
+
+
+async def test_a_worker_refuses_a_database_that_belongs_to_another_namespace(settings: Settings) -> None:
+    """They would share its leases: each would wait for the partitions that the other's workers hold."""
+    async with deployment(settings, 1) as place:
+        async with place.worker() as (running, _):
+            assert await running.stop() == 0
+        other = settings.model_copy(update={"namespace": f"{settings.namespace}-b"})
+        async with deployment(other, 1) as beside:
+            ended = await turnlog_async("worker", environment=beside.environment)
+        assert ended.code == 2
+        assert "the database belongs to another deployment" in ended.err
+
+
+def test_topics_in_another_order_are_the_same_and_another_id_is_named() -> None:
+    require_same({"turns": "1", "frames": "2"}, {"frames": "2", "turns": "1"})
+    with pytest.raises(TopicsError, match=r"^frames is not the topic"):
+        require_same({"turns": "1", "frames": "2"}, {"turns": "1", "frames": "3"})

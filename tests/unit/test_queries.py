@@ -9,6 +9,7 @@ from streams.fence.queries import load_queries
 FILES = [
     ("streams.fence", "queries.sql"),
     ("streams.fence", "channels.sql"),
+    ("streams.fence", "topics.sql"),
     ("streams.projector", "queries.sql"),
     ("streams.projector", "read.sql"),
 ]
