@@ -19,6 +19,7 @@ from psycopg.conninfo import make_conninfo
 from ops import embedded
 from ops.bench.floor import Floor, measure_floor
 from ops.bench.latency import Latency, measure_latency
+from ops.bench.recovery import Recovery, measure_recovery, weigh
 from ops.bench.sequencer import Sequenced, measure_sequencer
 from ops.bench.takeover import Fault, Felt, TakeoverPlan, measure_takeover
 from ops.provision import connected_admin, replication_for
@@ -97,6 +98,28 @@ async def _delivered(
             running_on(servers, settings, plan, Path(data), notify) as stack,
         ):
             return await measure_latency(stack, turns, rate, notify)
+
+
+def recovery_bench(conversations: int, events: int, weighed: int, notify: Notify) -> dict[str, Any]:
+    """`turnlog bench recovery`: two workers on one partition, the first of which is killed."""
+    notify(f"weighing {weighed:,} conversations")
+    each = _timed(weigh(weighed))
+    with embedded.servers(None, progress=notify) as servers:
+        result = _timed(_recovered(servers, conversations, events, notify))
+    return {
+        "recovery_s": round(result.recovery_s, 2),
+        "recovery_cpu_s": round(result.cpu_s, 2),
+        "bytes_per_conversation": round(each),
+        "worker_rss_mib": round(result.worker_rss_bytes / 2**20),
+        "conversations": conversations,
+        "events": events,
+        "weighed": weighed,
+    }
+
+
+async def _recovered(servers: embedded.EmbeddedStack, conversations: int, events: int, notify: Notify) -> Recovery:
+    async with deployment(servers, 1) as settings:
+        return await measure_recovery(settings, conversations, events, notify)
 
 
 def takeover_bench(plan: TakeoverPlan, notify: Notify) -> dict[str, Any]:

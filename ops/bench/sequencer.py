@@ -84,20 +84,17 @@ async def measure_sequencer(settings: Settings, turns: int, partitions: int, not
     """
     async with AsyncExitStack() as undo:
         producer = producer_to(settings.kafka)
-        looker, reader = (consumer(settings.kafka, REQUEST_LIMIT_S) for _ in range(2))
-        for client in (producer, looker, reader):
-            await client.start()
-            undo.push_async_callback(client.stop)
+        await producer.start()
+        undo.push_async_callback(producer.stop)
         topics = Topics(settings.namespace)
         codec = open_codec(settings.schema_registry, topics)
-        names = [TopicPartition(topics.conversations, partition) for partition in range(partitions)]
-        journal = Journal(looker, reader, codec, names)
+        journal = await undo.enter_async_context(journal_of(settings, codec, partitions))
         filler = Filler(producer, topics, partitions, codec)
         logs = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="turnlog-bench-")))
         await filler.roster()
-        undo.push_async_callback(_cancelled, asyncio.create_task(filler.keep_alive()))
+        undo.push_async_callback(cancelled, asyncio.create_task(filler.keep_alive()))
         notify(f"opening {min(turns, CONVERSATIONS):,} conversations")
-        async with _worker(settings, logs / "first.log", notify):
+        async with worker_process(settings, logs / "first.log", notify):
             await journal.until(MemberJoined, MEMBERS * partitions)
             conversations = await filler.conversations(min(turns, CONVERSATIONS))
             await journal.until(ConversationOpened, len(conversations))
@@ -105,7 +102,7 @@ async def measure_sequencer(settings: Settings, turns: int, partitions: int, not
         await filler.turns(conversations, turns)
         before = await journal.ends()
         notify("starting the worker")
-        async with _worker(settings, logs / "timed.log", notify) as worker:
+        async with worker_process(settings, logs / "timed.log", notify) as worker:
             looks = await _watch(worker, journal, before, turns)
         committed = await journal.count(TurnCommitted, before)
         if committed != turns:
@@ -113,29 +110,36 @@ async def measure_sequencer(settings: Settings, turns: int, partitions: int, not
         return _timed(looks, turns, partitions)
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
+async def cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel it, and wait until it has ended."""
     task.cancel()
     await asyncio.wait({task})
 
 
 @asynccontextmanager
-async def _worker(settings: Settings, log: Path, notify: Notify) -> AsyncIterator[Child]:
-    """A worker's process, from when it is started (which is before it is ready) until the block is left."""
+async def worker_process(
+    settings: Settings, log: Path, notify: Notify, *, wait: bool = False, **variables: str
+) -> AsyncIterator[Child]:
+    """A worker's process, from when it is started (`wait`: from when it is ready) until the block is left. `variables`:
+    further ones of its environment."""
     environment = {
         "TURNLOG_KAFKA": settings.kafka,
         "TURNLOG_POSTGRES": settings.postgres,
         "TURNLOG_NAMESPACE": settings.namespace,
+        **variables,
     }
     command = [sys.executable, "-m", "ops.cli", "worker", "-o", "json", "--lifeline"]
     worker = Child(ChildPlan(name="worker", command=command, environment=environment, log=log), notify)
     starting = asyncio.create_task(worker.start())
     try:
+        if wait:
+            await starting
         yield worker
         await starting
     except (BenchFailed, psutil.NoSuchProcess) as failure:
         raise BenchFailed(f"{failure}\n{worker.tail()}") from None
     finally:
-        await _cancelled(starting)
+        await cancelled(starting)
         await worker.stop(settings.drain_budget_ms / 1000)
 
 
@@ -165,12 +169,35 @@ class Journal:
                 found += sum(isinstance(self.codec.decode_entry(record.value).event, kind) for record in records)
         return found
 
+    async def until_quiet(self, before: Ends, records: int) -> None:
+        """Wait until at least so many records were written since `before`, and no more come."""
+        written, changed = -1, time.perf_counter()
+        while written < records or time.perf_counter() - changed < QUIET_S:
+            await asyncio.sleep(LOOK_EVERY_S)
+            ends = await self.ends()
+            if (now := sum(ends[name] - before[name] for name in ends)) != written:
+                written, changed = now, time.perf_counter()
+            elif time.perf_counter() - changed > STALLED_S:
+                raise BenchFailed(f"{written:,} of at least {records:,} records were written, and no more came")
+
     async def until(self, kind: type[Event], number: int) -> None:
         """Wait for so many events of this kind."""
         deadline = time.perf_counter() + STALLED_S
         while (found := await self.count(kind)) < number:
             if time.perf_counter() > deadline:
                 raise BenchFailed(f"after {STALLED_S:g} s there were {found:,} of {number:,} {kind.__name__}")
+
+
+@asynccontextmanager
+async def journal_of(settings: Settings, codec: Codec, partitions: int) -> AsyncIterator[Journal]:
+    """The journal of a deployment for as long as the block runs."""
+    async with AsyncExitStack() as undo:
+        looker, reader = (consumer(settings.kafka, REQUEST_LIMIT_S) for _ in range(2))
+        for client in (looker, reader):
+            await client.start()
+            undo.push_async_callback(client.stop)
+        topic = Topics(settings.namespace).conversations
+        yield Journal(looker, reader, codec, [TopicPartition(topic, partition) for partition in range(partitions)])
 
 
 async def _watch(worker: Child, journal: Journal, before: Ends, turns: int) -> list[_Look]:
@@ -183,7 +210,7 @@ async def _watch(worker: Child, journal: Journal, before: Ends, turns: int) -> l
             continue
         ends = await journal.ends()
         written = [ends[name] - before[name] for name in ends]
-        look = _Look(time.perf_counter(), _cpu_seconds(worker.pid), sum(written), sum(map(bool, written)))
+        look = _Look(time.perf_counter(), cpu_seconds(worker.pid), sum(written), sum(map(bool, written)))
         if not looks or look.written != looks[-1].written:
             looks.append(look)
             changed = look.at
@@ -191,7 +218,8 @@ async def _watch(worker: Child, journal: Journal, before: Ends, turns: int) -> l
             return looks
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far, all threads."""
     spent = psutil.Process(pid).cpu_times()
     return float(spent.user + spent.system)
 

@@ -120,6 +120,32 @@ def takeover(
     _run(lambda: takeover_bench(plan, progress), output)
 
 
+@app.command("recovery")
+def recovery(
+    conversations: Annotated[
+        int, typer.Option("--conversations", min=1, help="Conversations in a checkpoint.")
+    ] = 100_000,
+    events: Annotated[int, typer.Option("--events", min=1, help="Events behind it, to be replayed.")] = 100_000,
+    weighed: Annotated[
+        int, typer.Option("--weighed", min=250, help="Conversations weighed, each with 64 keys.")
+    ] = 5_000,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """How long a worker takes to go on where another was killed, and what conversations cost in memory.
+
+    One partition has them all, and no checkpoint holds the events: from the kill to the heir's first commit. Weighed
+    are idle conversations with their 64 newest keys and last 16 runs, by what the process grows for each;
+    `worker_rss_mib` is the whole of a worker that has opened the conversations.
+
+    Example:
+
+      turnlog bench recovery --conversations 100000 --events 100000 -o json
+    """
+    from ops.bench.run import recovery_bench
+
+    _run(lambda: recovery_bench(conversations, events, weighed, progress), output)
+
+
 def _run(bench: Callable[[], Mapping[str, Any]], output: Output) -> None:
     with translated_failures():
         show_document(bench(), output)
