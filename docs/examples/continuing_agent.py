@@ -9,9 +9,10 @@ import os
 
 from turnlog import Agent
 
-agent = Agent("http://127.0.0.1:8080", channel_secret=os.environ["AGENTS_SECRET"], group="support", continues=True)
+GATEWAY = os.environ.get("GATEWAY", "http://127.0.0.1:8080")
+agent = Agent(GATEWAY, channel_secret=os.environ["AGENTS_SECRET"], group="support", continues=True)
 
-SECTIONS = ("First, what you asked: {text}. ", "Second, what I make of it. ", "And third, the end.")
+SECTIONS = ("First, what you asked: {text}. ", "Second, what I make of it. ", "And third, the end. ")
 
 
 @agent.on_turn
@@ -26,7 +27,7 @@ async def answer(turn, reply):
     # What the person has seen counts, not what this process remembers: the rest of it follows, in the same stream.
     said = before.text if before is not None else ""
     async with reply.stream() as stream:
-        for word in "".join(plan).removeprefix(said).split(" "):
+        for word in "".join(plan).removeprefix(said).split():
             await stream.write(word + " ")
             await asyncio.sleep(0.3)
 

@@ -174,6 +174,26 @@ async def test_an_agent_that_cannot_is_taken_over_by_one_that_can(up: Up, http: 
         assert_whole_and_once(await there.settled())
 
 
+async def test_the_example_of_the_docs_finishes_what_a_killed_one_began(up: Up, http: httpx.AsyncClient) -> None:
+    def example() -> AbstractAsyncContextManager[Program]:
+        environment = {"GATEWAY": up.gateways[0], "AGENTS_SECRET": up.secret("agents")}
+        return program(sys.executable, str(ROOT / "docs" / "examples" / "continuing_agent.py"), environment=environment)
+
+    async with talk(up, http) as there:
+        await there.say("what is it")
+        async with example() as first:
+            await until(there.frames)
+            first.kill()
+            await first.process.wait()
+        before = await there.frames()
+        async with example():
+            after = await there.settled()
+        assert after[: len(before)] == before
+        (chunks,) = streams(after).values()
+        said = "".join(chunk for chunk in chunks if chunk is not True)
+        assert said == "First, what you asked: what is it. Second, what I make of it. And third, the end. "
+
+
 async def test_the_unmodified_public_agent_in_the_same_group_answers_anew(
     up: Up, http: httpx.AsyncClient, group: str, clients_python: str
 ) -> None:
