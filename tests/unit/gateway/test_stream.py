@@ -138,7 +138,7 @@ async def test_the_api_description_names_every_route(served: Served) -> None:
 
 
 async def test_a_stream_ends_with_its_token(world: World) -> None:
-    async with serve(world, settings_for(token_ttl_s=1)) as served:
+    async with serve(world, settings_for(token_ttl_s=3)) as served:
         conversation, token = await served.conversation()
         async with stream(served, conversation, token) as response:
             await served.say(conversation, token, "m1")
