@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ops.bench.latency import quantile
+from ops.bench.recovery import weigh
 from ops.bench.sequencer import BenchFailed, Sequenced, _Look, _timed
+from ops.bench.takeover import Felt
 
 pytestmark = pytest.mark.unit
 
@@ -31,3 +33,12 @@ def test_turns_that_were_committed_before_all_partitions_were_open_start_the_clo
 def test_a_worker_that_wrote_before_it_was_looked_at_gives_no_figure() -> None:
     with pytest.raises(BenchFailed, match="before it was first looked at"):
         _timed([_Look(10.0, 1.0, 3, 1), _Look(12.0, 3.0, 1_020, 2)], 1_000, 2)
+
+
+def test_what_a_fault_came_to_is_shown_over_all_that_felt_it() -> None:
+    felt = Felt([float(n) for n in range(200, 0, -1)], errors=3)
+    assert felt.document() == {"p50": 100.0, "p99": 198.0, "max": 200.0, "samples": 200}
+
+
+async def test_an_idle_conversation_with_its_64_keys_and_last_16_runs_takes_2_kib_at_most() -> None:
+    assert 64 * 22 < await weigh(2_000) <= 2_048
