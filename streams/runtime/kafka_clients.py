@@ -77,6 +77,7 @@ class KafkaJournalProducer:
             request_timeout_ms=int(limit_s * 1000),
             retry_backoff_ms=RETRY_BACKOFF_MS,
         )
+        end_once(self._producer)
 
     async def start(self) -> None:
         await self._bounded(self._producer.start())
@@ -123,6 +124,23 @@ class KafkaJournalProducer:
             if is_stray():
                 raise translated(error) from error
             raise
+
+
+def end_once(producer: AIOKafkaProducer) -> None:
+    """Have `producer` send each EndTxn once, and end with an error when no answer says what became of it.
+
+    By itself aiokafka sends it again when its connection breaks. The first one, if it was only late, then ends whatever
+    is open when it arrives: of the next transaction as many batches as have been written by then.
+    """
+    sender, manager = producer._sender, producer._txn_manager
+    send = sender._do_txn_commit
+
+    async def send_once(result: Any) -> None:
+        await send(result)
+        if manager.needs_transaction_commit() is not None:
+            manager.fatal_error(KafkaError("EndTxn was not answered, or not now"))
+
+    sender._do_txn_commit = send_once
 
 
 class KafkaBatch:

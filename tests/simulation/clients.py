@@ -23,7 +23,6 @@ from tests.simulation.loop import current
 from tests.simulation.network import Network, Reply, Reset
 
 RETRY_BACKOFF_S = 0.05
-BATCH_BYTES = 1 << 20
 OVERHEAD = 30
 
 
@@ -35,13 +34,14 @@ def producer_id(transactional_id: str) -> int:
 class Builder:
     """A batch that is being filled."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self.records: list[NewRecord] = []
+        self._most = most
         self._size = 0
 
     def append(self, *, timestamp: int | None, key: bytes | None, value: bytes, headers: Any) -> object | None:
         size = OVERHEAD + len(key or b"") + len(value)
-        if self._size + size > BATCH_BYTES:
+        if self._size + size > self._most:
             return None
         self._size += size
         self.records.append((key, value, list(headers)))
@@ -69,9 +69,17 @@ class SimProducer:
         self._added = False
         self._fenced: ProducerFenced | None = None
         self._closed = False
+        self._end_asked_at = 0.0
         # What `discard` reaches for.
         self._message_accumulator = SimpleNamespace(fail_all=self._fail_all, _pending_batches=(), _batches={})
-        self._txn_manager: Any = None
+        self._committing = False
+        self._unfinished: BaseException | None = None
+        self._txn_manager: Any = SimpleNamespace(
+            wait_for_transaction_end=lambda: None,
+            needs_transaction_commit=lambda: True if self._committing else None,
+            fatal_error=self._end_with,
+        )
+        self._sender = SimpleNamespace(_do_txn_commit=self._send_end)
         self.client = SimpleNamespace(close=self._close)
 
     async def start(self) -> None:
@@ -79,12 +87,10 @@ class SimProducer:
             name = self._id
             self._network.reached("init")
             self._epoch = await self._asked(lambda reply: self._cluster.init_producer(name, reply))
-            self._txn_manager = SimpleNamespace(
-                producer_id=producer_id(name), producer_epoch=self._epoch, wait_for_transaction_end=lambda: None
-            )
+            self._txn_manager.producer_id, self._txn_manager.producer_epoch = producer_id(name), self._epoch
 
     def create_batch(self) -> Builder:
-        return Builder()
+        return Builder(self._cluster.batch_bytes)
 
     async def begin_transaction(self) -> None:
         self._added = False
@@ -111,8 +117,26 @@ class SimProducer:
             raise self._fenced
         if self._added:
             self._network.reached("end")
-            sender = Sender(current().name, asyncio.get_running_loop().time())
-            await self._asked(lambda reply: self._cluster.commit(self._name, self._epoch, sender, reply))
+            self._end_asked_at = asyncio.get_running_loop().time()
+            self._committing = True
+            while self._committing:
+                await self._sender._do_txn_commit(True)  # noqa: FBT003
+            if self._unfinished is not None:
+                raise self._unfinished
+
+    async def _send_end(self, _: object) -> None:
+        """One EndTxn; a broken connection is slept over, and the caller's to repeat."""
+        sender = Sender(current().name, self._end_asked_at)
+        try:
+            await self._network.ask(
+                self._cluster.server, lambda reply: self._cluster.commit(self._name, self._epoch, sender, reply)
+            )
+            self._committing = False
+        except Reset:
+            await asyncio.sleep(RETRY_BACKOFF_S)
+
+    def _end_with(self, error: BaseException) -> None:
+        self._committing, self._unfinished = False, error
 
     async def stop(self) -> None:
         await self._close()

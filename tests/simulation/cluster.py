@@ -27,7 +27,7 @@ from streams.core.events import Entry
 from streams.runtime.codec import Codec
 from streams.topics import Topics
 from tests.simulation.loop import SimLoop
-from tests.simulation.network import Reply, Server
+from tests.simulation.network import Reply, Reset, Server
 
 START_MS = 1_700_000_000_000
 NewRecord = tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]
@@ -103,6 +103,7 @@ class Cluster:
     """One broker's worth of it."""
 
     TRANSACTION_TIMEOUT_S = 5.0
+    LATE_END_S = 0.5
     REFUSED = 0.25
     """While `refusing`, the chance of a batch of the journal to be refused for good."""
 
@@ -114,7 +115,11 @@ class Cluster:
         """How far the broker's clock is off."""
         self.numbers = count(1)
         """For the names of producers without a transactional id."""
+        self.batch_bytes = 1 << 20
+        """Most that fits into one batch of the journal."""
         self.refusing = False
+        self.breaks_at_end = False
+        """While it lasts, every third EndTxn gets no answer but a broken connection, and takes effect late."""
         self.forgets_marker = False
         """The next transaction that ends leaves its markers out (KAFKA-20734)."""
         self.on_commit: Callable[[int], None] = lambda partition: None
@@ -183,7 +188,16 @@ class Cluster:
         reply((offset, stored[0].timestamp))
 
     def commit(self, name: str, epoch: int, sender: Sender, reply: Reply) -> None:
-        """EndTxn, of whatever is open by now. (The runtime aborts nothing by itself: the next writer does.)"""
+        """EndTxn, which `breaks_at_end` delays: its sender learns only that the connection broke."""
+        if self.breaks_at_end and self._random.random() < 1 / 3:
+            late = self._random.random() * self.LATE_END_S
+            self._loop.later(late, self._commit, name, epoch, sender, lambda answer: None)
+            reply(Reset("the connection broke"))
+        else:
+            self._commit(name, epoch, sender, reply)
+
+    def _commit(self, name: str, epoch: int, sender: Sender, reply: Reply) -> None:
+        """Of whatever is open by now. (The runtime aborts nothing by itself: the next writer does.)"""
         state = self._ids[name]
         if state.epoch != epoch:
             reply(ProducerFenced("another one started"))

@@ -75,6 +75,7 @@ class Director:
             "session ended": self._end_session,
             "taken for dead": self._take_for_dead,
             "renewals lost": self._lose_renewals,
+            "ends late": self._delay_ends,
             "flood": self._flood,
             "kill at": lambda: self._ambush(self._kill_this),
             "pause at": lambda: self._ambush(self._pause_this),
@@ -104,7 +105,7 @@ class Director:
         cast, place = self._cast, self._place
         place.trace("HEAL")
         place.network.heal()
-        place.cluster.refusing = place.cluster.forgets_marker = False
+        place.cluster.refusing = place.cluster.forgets_marker = place.cluster.breaks_at_end = False
         for server in (place.cluster.server, place.database.server):
             place.network.revive(server)
         for worker in cast.workers:
@@ -326,6 +327,14 @@ class Director:
 
     def _accept_batches(self) -> None:
         self._place.cluster.refusing = False
+
+    def _delay_ends(self) -> None:
+        """Connections break with an EndTxn under way, which the broker still gets, late."""
+        self._place.cluster.breaks_at_end = True
+        self._until_heal(self._some(5.0, 1.0), self._end_in_time)
+
+    def _end_in_time(self) -> None:
+        self._place.cluster.breaks_at_end = False
 
     def _forget_marker(self) -> None:
         self._place.cluster.forgets_marker = True

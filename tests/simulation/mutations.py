@@ -23,6 +23,7 @@ from streams.core.state import Partition
 from streams.fence.heartbeat import Heartbeat
 from streams.fence.memory import MemoryCheckpoints, MemoryLeases
 from streams.fence.port import Checkpoint, Fenced, Lease, Positions, Token
+from streams.runtime import kafka_clients
 from streams.runtime.commit import Committer, Pack
 from streams.runtime.intake import Intake
 from streams.runtime.liveness import Liveness
@@ -92,6 +93,10 @@ def _unawaited(undo: ExitStack) -> None:
         return max((end for end in ends if isinstance(end, int)), default=0)
 
     _swap(undo, Committer, "commit", commit)
+
+
+def _end_repeated(undo: ExitStack) -> None:
+    _swap(undo, kafka_clients, "end_once", lambda producer: None)
 
 
 def _read_before_fence(undo: ExitStack) -> None:
@@ -222,6 +227,12 @@ def _no_full_ttl(undo: ExitStack) -> None:
 
 MUTATIONS = (
     Mutation("await every future", "the commit goes out beside the sends", _unawaited),
+    Mutation(
+        "EndTxn is sent once",
+        "aiokafka repeats it when its connection breaks",
+        _end_repeated,
+        ("ends late", "flood"),
+    ),
     Mutation(
         "fence before reading", "InitProducerId comes after the replay", _read_before_fence, ("taken for dead", "flood")
     ),

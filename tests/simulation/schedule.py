@@ -57,6 +57,8 @@ class Shape:
     agents: int = 0
     heal_at: float = 0.0
     echo_until: float = 0.0
+    batch_bytes: int = 0
+    """The small one cuts most transactions into several batches, each a place to end them."""
     paces: dict[str, float] = field(default_factory=dict)
     member_ttl_ms: int = 5_000
     limits: Limits = field(init=False)
@@ -80,6 +82,7 @@ class Shape:
         ttl = draw.choice([3_000, 6_000])
         self.worker = WorkerSettings(lease_ttl_ms=ttl, lease_heartbeat_ms=ttl // 4)
         self.echo_until = draw.choice([0.0, self.heal_at])
+        self.batch_bytes = draw.choice([1 << 20, 900])
         self.paces = {"kafka": draw.choice([1.0, 1.0, 10.0, 60.0]), "postgres": draw.choice([1.0, 1.0, 10.0])}
         self.document = json.dumps(
             {
@@ -136,6 +139,7 @@ class Schedule:
     def _play(self) -> None:
         place, shape, loop = self.place, self._shape, self.place.loop
         place.network.paces = shape.paces
+        place.cluster.batch_bytes = shape.batch_bytes
         self._watch = promises.Watch(place, shape.worker.lease_ttl_ms)
         loop._context.run(self._cast_all)
         director = Director(self._cast, place.branch(), heal_at=shape.heal_at)
@@ -185,18 +189,24 @@ class Schedule:
                 lost.see(entry)
             self._seen[partition] = len(entries)
         open_turns = sum(lost.settle().open for lost in self._lost)
-        if self._people.content and not open_turns:
+        if self._people.content and not open_turns and not self._held_back():
             self.place.trace("every turn has come to its end")
             self._done = True
         else:
             self.place.loop.later(LOOK_EVERY_S, self._look)
+
+    def _held_back(self) -> list[int]:
+        """Partitions whose readers stand before an open transaction. (One is open for a moment in each commit.)"""
+        logs, topic = self.place.cluster.logs, self.place.cluster.topics.conversations
+        return [each for each in range(self.place.partitions) if logs[topic, each].stable_end < logs[topic, each].end]
 
     def _unfinished(self) -> str:
         states = [f"{worker.name} has {worker.partitions}" for worker in self._cast.workers if worker.alive]
         open_turns = sum(lost.settle().open for lost in self._lost)
         return (
             f"{LIVELY_WITHIN_S:.0f} s after the faults healed {open_turns} turns are open, and {self._people.accepted} "
-            f"of {self._people.expected} accepted; {'; '.join(states)}"
+            f"of {self._people.expected} accepted; "
+            f"readers of {self._held_back() or 'no partition'} are held back; {'; '.join(states)}"
         )
 
     def _stop_workers(self) -> None:
