@@ -2,17 +2,19 @@
 
     TURNLOG_CHAOS_SECRET=… python -m ops.chaos.socket_agent NOTES GROUP URL …
 
-It keeps nothing: what it had in hand when its connection ended, the gateway gives again, to it or to another one.
+It says nothing of what it has when it connects: the gateway gives that again, to it or to another one.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -27,28 +29,39 @@ from ops.lifeline import hold_on_to_parent
 
 AGAIN_S = 0.3
 PING_S = 20.0
+THINKS_S = {"stream": 0.2, "slow": 1.5}
+"""By the turn's last word."""
+LOST = (OSError, TimeoutError, httpx.HTTPError, ConnectionClosed, InvalidHandshake)
 REQUEST_S = 10.0
 SOCKET = "/socket/converger/v1"
 TOKENS = "/api/v1/converger/tokens/generate"
 
 
 class SocketAgent:
-    """One connection after the other, to one gateway after the other."""
+    """One connection after the other, to one gateway after the other.
+
+    What it has not been told to be stored or refused it sends again on the next connection, under the run and the epoch
+    that it was given it with: by then they may be another's.
+    """
 
     def __init__(self, group: str, secret: str, notebook: Notebook) -> None:
         self._group = group
         self._secret = secret
         self._notebook = notebook
         self._ready = False
+        self._member = ""
+        self._socket: ClientConnection | None = None
+        self._unacked: dict[str, str] = {}
+        """Answers by clientId."""
+        self._thinking: set[asyncio.Task[None]] = set()
 
     async def serve(self, urls: list[str]) -> None:
         """For ever. What ends a connection is written down, and the next one is tried."""
         for url in cycle(urls):
             try:
                 await self._connection(url)
-            except* (OSError, TimeoutError, httpx.HTTPError, ConnectionClosed, InvalidHandshake) as errors:
-                for error in errors.exceptions:
-                    self._notebook.note(note="ended", url=url, error=f"{type(error).__name__}: {error}")
+            except LOST as error:
+                self._notebook.note(note="ended", url=url, error=f"{type(error).__name__}: {error}")
             await asyncio.sleep(AGAIN_S)
 
     async def _connection(self, url: str) -> None:
@@ -62,51 +75,64 @@ class SocketAgent:
             address, subprotocols=[Subprotocol("converger.v1")], additional_headers=headers, close_timeout=1
         ) as socket:
             await socket.send(json.dumps({"type": "hello", "protocol": "converger/1", "group": self._group}))
-            await self._listen(socket)
+            pinging = asyncio.create_task(self._ping(socket))
+            try:
+                async for text in socket:
+                    await self._take(socket, json.loads(text))
+            finally:
+                self._socket = None
+                pinging.cancel()
+                await asyncio.gather(pinging, return_exceptions=True)
 
-    async def _listen(self, socket: ClientConnection) -> None:
-        member = ""
-        unacked: dict[str, str] = {}
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_pings(socket))
-            async for text in socket:
-                frame = json.loads(text)
-                if frame.get("type") == "welcome":
-                    member = frame["data"]["connectionId"]
-                    self._welcomed(member)
-                inner = frame.get("frame", {})
-                self._notebook.note(note="frame", member=member, conversation=frame.get("conversationId"), frame=frame)
-                if inner.get("from") == "user" and "run" in inner:
-                    answer = answered(inner)
-                    unacked[answer["clientId"]] = json.dumps(
-                        {"conversationId": frame["conversationId"], "frame": answer}
-                    )
-                    await socket.send(unacked[answer["clientId"]])
-                elif inner.get("type") == "ack":
-                    unacked.pop(inner.get("clientId"), None)
-                elif inner.get("type") == "error":
-                    again = unacked.get(inner["data"].get("clientId"))
-                    if again is not None and "retryAfterMs" in inner["data"]:
-                        tasks.create_task(_later(socket, again, inner["data"]["retryAfterMs"] / 1000))
-            raise ConnectionError("the gateway closed the connection")
+    async def _take(self, socket: ClientConnection, frame: dict[str, Any]) -> None:
+        inner, conversation = frame.get("frame", {}), str(frame.get("conversationId", ""))
+        if frame.get("type") == "welcome":
+            self._member = frame["data"]["connectionId"]
+        self._notebook.note(note="frame", member=self._member, conversation=conversation, frame=frame)
+        if frame.get("type") == "welcome":
+            self._welcomed(socket)
+            for unacked in self._unacked.values():
+                await socket.send(unacked)
+        elif inner.get("from") == "user" and "run" in inner:
+            self._soon(self._answer(conversation, inner))
+        elif inner.get("type") == "ack":
+            self._unacked.pop(inner.get("clientId"), None)
+        elif inner.get("type") == "error":
+            client_id, after_ms = inner["data"].get("clientId"), inner["data"].get("retryAfterMs")
+            if after_ms is None:
+                self._unacked.pop(client_id, None)
+            elif client_id in self._unacked:
+                self._soon(self._again(client_id, after_ms / 1000))
 
-    def _welcomed(self, member: str) -> None:
-        self._notebook.note(note="welcome", member=member)
+    def _welcomed(self, socket: ClientConnection) -> None:
+        self._socket = socket
         if not self._ready:
             self._ready = True
-            sys.stdout.write(json.dumps({"event": "ready", "pid": os.getpid(), "member": member}) + "\n")
+            sys.stdout.write(json.dumps({"event": "ready", "pid": os.getpid(), "member": self._member}) + "\n")
             sys.stdout.flush()
 
+    async def _answer(self, conversation: str, turn: dict[str, Any]) -> None:
+        answer = answered(turn)
+        await asyncio.sleep(THINKS_S.get(answer["data"]["text"].rpartition("-")[2], 0.0))
+        self._unacked[answer["clientId"]] = json.dumps({"conversationId": conversation, "frame": answer})
+        await self._again(answer["clientId"], 0.0)
 
-async def _pings(socket: ClientConnection) -> None:
-    while True:
-        await asyncio.sleep(PING_S)
-        await socket.send(json.dumps({"type": "ping"}))
+    async def _again(self, client_id: str, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        unacked = self._unacked.get(client_id)
+        if self._socket is not None and unacked is not None:
+            with contextlib.suppress(ConnectionClosed):  # it goes on the next one
+                await self._socket.send(unacked)
 
+    async def _ping(self, socket: ClientConnection) -> None:
+        while True:
+            await asyncio.sleep(PING_S)
+            await socket.send(json.dumps({"type": "ping"}))
 
-async def _later(socket: ClientConnection, text: str, after_s: float) -> None:
-    await asyncio.sleep(after_s)
-    await socket.send(text)
+    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._thinking.add(task)
+        task.add_done_callback(self._thinking.discard)
 
 
 def answered(turn: dict[str, Any]) -> dict[str, Any]:
