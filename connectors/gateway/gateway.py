@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from enum import StrEnum
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -50,6 +50,13 @@ DRAIN_POLL_S = 0.05
 STARTING_RETRY_MS = 500
 
 
+class TailPort(Horizon, Protocol):
+    """The journal's tail, as far as the gateway asks it anything."""
+
+    async def reach(self) -> None:
+        """Return once Kafka has answered. Raises `Unavailable`."""
+
+
 class Phase(StrEnum):
     """Where a gateway is in its life; see the module."""
 
@@ -77,7 +84,7 @@ class Gateway:
         intake: Intake,
         read_model: ReadModel,
         scan: JournalScan,
-        horizon: Horizon,
+        horizon: TailPort,
         store: Store,
     ) -> None:
         self.settings = settings

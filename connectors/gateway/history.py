@@ -42,9 +42,6 @@ class Horizon(Protocol):
     async def catch_up(self, partition: int) -> None:
         """Return once the tail has applied all that any reader had seen when this was called. Raises `Unavailable`."""
 
-    async def reach(self) -> None:
-        """Return once Kafka has answered. Raises `Unavailable`."""
-
 
 class Page(msgspec.Struct, frozen=True):
     """A part of a transcript, ascending without a gap. `head`: the conversation's last seq when it was read."""

@@ -107,7 +107,7 @@ class Tail:
             raise Unavailable(f"the journal cannot be read to its end now: {type(error).__name__}") from error
 
     async def reach(self) -> None:
-        """See `history.Horizon`. The tail's own client asks: it is the one that must not have lost the brokers."""
+        """See `gateway.TailPort`. The tail's own client asks: it is the one that must not have lost the brokers."""
         reader = self._reader
         if reader is None:
             raise Unavailable("the journal cannot be read")
