@@ -87,6 +87,7 @@ class PostgresCheckpoints:
         rows: Sequence[ConversationRow],
         keys: Sequence[KeyRow],
         drop_keys_before: int,
+        *,
         stored_lsn: int = 0,
     ) -> None:
         """See the port. `rows` and `keys` name each conversation, or (conversation, key), once."""
@@ -130,9 +131,7 @@ async def _create_staging(connection: AsyncConnection[Any]) -> None:
     await connection.execute(QUERIES["create_staging"])
 
 
-async def _advance(
-    connection: AsyncConnection[Any], partition: int, checkpoint: Checkpoint, stored_lsn: int
-) -> None:
+async def _advance(connection: AsyncConnection[Any], partition: int, checkpoint: Checkpoint, stored_lsn: int) -> None:
     parameters = {
         **_of(partition, checkpoint.token),
         "lsn": checkpoint.lsn,

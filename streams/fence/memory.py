@@ -226,6 +226,7 @@ class MemoryCheckpoints:
         rows: Sequence[ConversationRow],
         keys: Sequence[KeyRow],
         drop_keys_before: int,
+        *,
         stored_lsn: int = 0,
     ) -> None:
         self._store.require_reachable()

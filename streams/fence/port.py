@@ -172,6 +172,7 @@ class Checkpoints(Protocol):
         rows: Sequence[ConversationRow],
         keys: Sequence[KeyRow],
         drop_keys_before: int,
+        *,
         stored_lsn: int = 0,
     ) -> None:
         """One transaction: first the partition's row under the token's condition and lsn >= stored lsn (0 rows:

@@ -307,7 +307,7 @@ class Writer:
     async def _save(self, snapshot: Snapshot) -> None:
         before = self._memory.state.at - KEY_LIFETIME_MS
         await self._ports.checkpoints.save(
-            self._partition, snapshot.checkpoint, snapshot.rows, snapshot.keys, before, snapshot.stored_lsn
+            self._partition, snapshot.checkpoint, snapshot.rows, snapshot.keys, before, stored_lsn=snapshot.stored_lsn
         )
 
     def _look_at_save(self) -> None:

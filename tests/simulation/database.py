@@ -248,10 +248,13 @@ class SimCheckpoints:
         rows: Sequence[ConversationRow],
         keys: Sequence[KeyRow],
         drop_keys_before: int,
+        *,
         stored_lsn: int = 0,
     ) -> None:
         self._database.reached("save")
-        await self._call(lambda: self._memory.save(partition, checkpoint, rows, keys, drop_keys_before, stored_lsn))
+        await self._call(
+            lambda: self._memory.save(partition, checkpoint, rows, keys, drop_keys_before, stored_lsn=stored_lsn)
+        )
 
 
 class _HeartSession:
