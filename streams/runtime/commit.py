@@ -12,9 +12,10 @@ written twice, with the same origin, and once more `Rejected` is in the journal 
 InitProducerId aborts the transaction. After (5), before (6): the next writer finds the batch in the journal.
 
 **Doubt.** aiokafka speaks the first transaction protocol: a late EndTxn of one transaction would commit the half of the
-next one. So each EndTxn is sent once (aiokafka by itself repeats one whose connection breaks), and a `Committer` serves one producer epoch and ends with its first error: whatever went wrong, its producer is
-thrown away, and the next one is opened under a new writer epoch, whose InitProducerId decides what became of the last
-transaction. Nothing is retried here.
+next one. So each EndTxn is sent once (aiokafka by itself repeats one whose connection breaks), and a `Committer` serves
+one producer epoch and ends with its first error: whatever went wrong, its producer is thrown away, and the next one is
+opened under a new writer epoch, whose InitProducerId decides what became of the last transaction. Nothing is retried
+here.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ MUTATIONS = (
         "my token in the checkpoint row at the claim",
         "the first snapshot puts it there",
         _token_at_first_save,
-        ("spell", "kill at", "pause at"),
+        ("session ended", "spell"),
     ),
     Mutation(
         "the token's condition in each snapshot",
@@ -266,7 +266,7 @@ MUTATIONS = (
         "ticks wait for the ends they name",
         "a tick takes effect as soon as it is read",
         _unwaiting(Tick),
-        ("flood", "pause worker", "kill worker"),
+        ("flood",),
     ),
     Mutation("full TTL after a claim", "the time without a writer counts as silence", _no_full_ttl),
     Mutation(

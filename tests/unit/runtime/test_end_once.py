@@ -1,4 +1,4 @@
-"""A transaction's end is sent once: aiokafka's own sender under the runtime's producer, and a connection that breaks."""
+"""A transaction's end is sent once: aiokafka's own sender under the runtime's producer, on a connection that breaks."""
 
 from __future__ import annotations
 
