@@ -191,6 +191,7 @@ class Writer:
         )
         await self._save(snapshot)
         self._memory.stored(snapshot)
+        self._saved_positions = snapshot.checkpoint.positions
 
     async def _settle(self, reader: JournalReader) -> None:
         """End what a former epoch's producer left open and Kafka forgot; see `hanging`."""

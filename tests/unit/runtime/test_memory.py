@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
+from streams.core.events import TurnCommitted
 from streams.fence.port import Fenced
 from streams.runtime import memory, writer
 from streams.runtime.memory import Room
@@ -100,3 +101,16 @@ async def test_a_long_replay_stores_checkpoints_and_is_not_all_in_memory() -> No
     world.turn("c7", "hello again", key="k")
     await settle(heir)
     assert world.kinds()[-2:] == ["Duplicate", "BatchCommitted"]
+
+
+async def test_a_checkpoint_at_the_very_end_of_a_replay_does_not_have_the_intake_read_twice() -> None:
+    world = World()
+    opened = await opened_with(world, 1)
+    world.join()
+    world.turn("c0", "without a key")
+    await settle(opened)
+    await opened.close()
+    with patch.object(writer, "REPLAY_UNSAVED_MAX", 0):
+        heir = await world.writer("wk-000000000002")
+    await settle(heir)
+    assert [e.event.turn.text for e in world.journal() if isinstance(e.event, TurnCommitted)] == ["without a key"]
