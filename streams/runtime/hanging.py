@@ -9,7 +9,8 @@ the marker would be worse: the next commit of the same producer would commit the
 So a claim ends it, as `kafka-transactions.sh abort` does, if it is certain to be one of this partition's own former
 epochs: same producer id, a lower producer epoch. Nobody was ever shown its records, and only its writer could have
 heard that they were committed, which shows in the checkpoint: that is read before this is decided, and after this
-claim's token has shut out every later one.
+claim's token has shut out every later one. A checkpoint is saved only of what can be read, so that it covers a
+transaction without a marker only where the broker lost one that it had (power loss, say).
 
     the checkpoint covers the whole of it    the marker says committed: what was built on it stays true
     the checkpoint does not reach it         the marker says aborted: intake positions in it are gone too, all of it
@@ -23,7 +24,6 @@ What belongs to another producer is left alone: `turnlog transaction list` shows
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
@@ -125,11 +125,19 @@ async def settle(
     return ended
 
 
+async def until_stable(reader: JournalReader, end: int) -> None:
+    """Wait until the journal can be read up to `end`. Raises `KafkaUnavailable`; the limit is the caller's."""
+    while True:
+        if await reader.stable_end() >= end:
+            return
+        await asyncio.sleep(PAUSE_S)
+
+
 async def _stable(reader: JournalReader, end: int, limit_s: float) -> bool:
     """Whether the journal can be read up to `end`, now or within the limit."""
-    until = time.monotonic() + limit_s
-    while await reader.stable_end() < end:
-        if time.monotonic() > until:
-            return False
-        await asyncio.sleep(PAUSE_S)
+    try:
+        async with asyncio.timeout(limit_s):
+            await until_stable(reader, end)
+    except TimeoutError:
+        return False
     return True

@@ -32,10 +32,10 @@ from streams.fence.clock import monotonic_s
 from streams.fence.port import FenceUnavailable, Lease, Positions
 from streams.runtime.codec import Undecodable
 from streams.runtime.commit import Committer
-from streams.runtime.hanging import settle
+from streams.runtime.hanging import MARKER_LATE_S, settle, until_stable
 from streams.runtime.intake import Batch, Intake, origin_of
 from streams.runtime.journal import pack_entries, replay
-from streams.runtime.kafka import Doubt, JournalReader, Unrecoverable, closed
+from streams.runtime.kafka import Doubt, JournalReader, KafkaUnavailable, Unrecoverable, closed
 from streams.runtime.liveness import Liveness
 from streams.runtime.memory import Memory, Snapshot
 from streams.runtime.ports import Ports
@@ -89,10 +89,13 @@ class Writer:
             ports.new_producer(lease.partition), ports.dead_letters, lambda: ports.keeper.may_write(lease)
         )
         self._source = ports.new_intake(lease.partition)
+        self._reader = ports.new_reader(lease.partition)
         self._memory: Memory
         self._intake: Intake
         self._positions = Positions()
         self._journal_offset = 0
+        self._readable_to = 0
+        """The journal is known to be readable up to here."""
         self._saving: Saving | None = None
         self._saved_at = time.monotonic()
         self._save_again_at = 0.0
@@ -166,7 +169,7 @@ class Writer:
 
     async def _replay(self, state: Partition) -> None:
         """Step 4. The checkpoint must lie within the journal: ahead of it or before its start is a stop."""
-        reader = self._ports.new_reader(self._partition)
+        reader = self._reader
         try:
             await reader.open(self._journal_offset)
             await self._settle(reader)
@@ -176,6 +179,7 @@ class Writer:
                 for entry in entries:
                     evolve(state, entry)
                 self._journal_offset = offset
+                self._readable_to = offset
                 if len(state.dirty) >= REPLAY_UNSAVED_MAX:
                     await self._save_replayed(state)
         except (ImpossibleEvent, Undecodable) as error:
@@ -288,7 +292,7 @@ class Writer:
         if self._saving is not None:
             await asyncio.wait({self._saving.task})
         self._look_at_save()
-        await self._save(await self._snapshot())
+        await self._save_committed(await self._snapshot())
 
     async def _save_if_due(self) -> None:
         """Start a checkpoint in the background of the next batches; one at a time, always of what is committed."""
@@ -300,10 +304,24 @@ class Writer:
         moved = events > 0 or self._positions != self._saved_positions
         if events >= limits.checkpoint_every_events or (moved and waited_ms >= limits.checkpoint_every_ms):
             snapshot = await self._snapshot()
-            self._saving = Saving(snapshot, asyncio.create_task(self._save(snapshot)))
+            self._saving = Saving(snapshot, asyncio.create_task(self._save_committed(snapshot)))
 
     async def _snapshot(self) -> Snapshot:
         return await self._memory.snapshot(self._journal_offset, self._positions)
+
+    async def _save_committed(self, snapshot: Snapshot) -> None:
+        """Save it once readers can get all that it was made of; `KafkaUnavailable` when they cannot. That Kafka said
+        "committed" is not enough: where it forgot the marker, an abort of the next transaction takes this one along,
+        and the checkpoint would be ahead of the journal."""
+        end = snapshot.checkpoint.journal_offset
+        if end > self._readable_to:
+            try:
+                async with asyncio.timeout(MARKER_LATE_S):
+                    await until_stable(self._reader, end)
+            except TimeoutError:
+                raise KafkaUnavailable(f"the journal cannot be read up to {end}: no checkpoint of it yet") from None
+            self._readable_to = end
+        await self._save(snapshot)
 
     async def _save(self, snapshot: Snapshot) -> None:
         before = self._memory.state.at - KEY_LIFETIME_MS
@@ -318,7 +336,7 @@ class Writer:
         saving, self._saving = self._saving, None
         try:
             saving.task.result()
-        except FenceUnavailable as error:
+        except (FenceUnavailable, KafkaUnavailable) as error:
             # The lease ends before this becomes a problem of memory; until then the next one holds what this one did.
             log.warning("checkpoint not stored", partition=self._partition, error=str(error))
             self._memory.failed(saving.snapshot)

@@ -125,8 +125,12 @@ class FakeKafka:
         return record
 
     def finish(self, transactional_id: str, fate: Fate) -> None:
-        """End the open transaction of this id, with a marker in each partition that it wrote to."""
+        """End the open transaction of this id, with a marker in each partition that it wrote to. What of the same
+        producer has no marker before it gets this one."""
         written = self.open.pop(transactional_id, [])
+        for partition in {record.partition for record in written if record.partition in self.hanging}:
+            if self.hanging[partition].known.producer_id == producer_id_of(partition):
+                written = [*self.hanging.pop(partition).records, *written]
         for record in written:
             record.fate = fate
         for topic, partition in {(record.topic, record.partition) for record in written}:
@@ -137,6 +141,15 @@ class FakeKafka:
         another producer than the partition's own."""
         records = self.open.pop(self.topics.transactional_id(partition))
         self.hanging[partition] = Hanging(self.transaction(partition, records, producer_id), records)
+
+    def lose_last_marker(self, partition: int) -> None:
+        """The broker comes back without the journal's last marker, which it had written."""
+        log = self.logs[self.topics.conversations, partition]
+        assert log.records.pop().marker
+        start = max((r.offset for r in log.records if r.marker), default=-1) + 1
+        for record in log.records[start:]:
+            record.fate = Fate.OPEN
+        self.hanging[partition] = Hanging(self.transaction(partition, log.records[start:]), log.records[start:])
 
     def transaction(self, partition: int, records: list[FakeRecord], producer_id: int | None = None) -> OpenTransaction:
         """What the partition's leader knows of the transaction that these records are in."""

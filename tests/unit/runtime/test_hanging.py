@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from streams.core.events import TurnCommitted
 from streams.fence.port import Fenced
 from streams.runtime import hanging
+from streams.runtime import writer as module
 from streams.runtime.hanging import OpenTransaction, Outcome, is_own, outcome_of
-from streams.runtime.kafka import KafkaUnavailable, ProducerIdentity, Unrecoverable
+from streams.runtime.kafka import Doubt, KafkaUnavailable, ProducerIdentity, Unrecoverable
 from streams.runtime.writer import Writer
 from tests.support.fake_kafka import Fate
 from tests.support.sequencing import World, settle
@@ -19,6 +22,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing in the fake takes time."""
     monkeypatch.setattr(hanging, "MARKER_LATE_S", 0.02)
     monkeypatch.setattr(hanging, "MARKER_WRITTEN_S", 0.02)
+    monkeypatch.setattr(module, "MARKER_LATE_S", 0.02)
 
 
 def transaction(producer_id: int = 7, producer_epoch: int = 3, start: int = 10) -> OpenTransaction:
@@ -48,17 +52,19 @@ def test_what_no_checkpoint_knows_is_aborted_and_what_one_covers_is_committed() 
 
 
 # ------------------------------------------------------------------------------------------------------ a claim
-async def forsaken(world: World, *, told: bool) -> Writer:
-    """A writer whose last transaction, with the turn `forsaken`, was forgotten by its coordinator before the marker.
-
-    `told`: the writer heard that it was committed, and its checkpoint holds it.
-    """
+async def furnished(world: World) -> Writer:
     writer = await world.writer()
     world.configure()
     world.join()
     world.converse("c1")
     world.turn("c1", "before")
     await settle(writer)
+    return writer
+
+
+async def forsaken(world: World) -> Writer:
+    """A writer whose last transaction, with the turn `forsaken`, was forgotten by its coordinator before the marker."""
+    writer = await furnished(world)
 
     def lose(step: str) -> None:
         if step == "commit":
@@ -68,8 +74,17 @@ async def forsaken(world: World, *, told: bool) -> Writer:
     world.kafka.before_step = lose
     world.turn("c1", "forsaken")
     await settle(writer)
-    if told:
-        await writer.drain()
+    return writer
+
+
+async def robbed(world: World) -> Writer:
+    """A writer whose checkpoint holds its last transaction, with the turn `forsaken`; then the broker loses the marker
+    that it had."""
+    writer = await furnished(world)
+    world.turn("c1", "forsaken")
+    await settle(writer)
+    await writer.drain()
+    world.kafka.lose_last_marker(0)
     return writer
 
 
@@ -83,12 +98,12 @@ async def reopened(world: World) -> Writer:
     return writer
 
 
-@pytest.mark.parametrize(("told", "outcome"), [(False, "aborted"), (True, "committed")])
+@pytest.mark.parametrize(("left", "outcome"), [(forsaken, "aborted"), (robbed, "committed")])
 async def test_a_claim_ends_what_its_predecessor_left_open_and_no_turn_is_lost_or_doubled(
-    told: bool, outcome: str
+    left: Callable[[World], Awaitable[Writer]], outcome: str
 ) -> None:
     world = World()
-    await (await forsaken(world, told=told)).close()
+    await (await left(world)).close()
     assert texts(world) == ["before"], "the marker is missing, so that nobody can read it"
     heir = await reopened(world)
     assert texts(world) == ["before", "forsaken"]
@@ -117,7 +132,7 @@ async def test_a_claim_leaves_a_strange_producers_transaction_alone_and_names_it
 async def test_nothing_is_written_behind_a_transaction_that_hangs() -> None:
     """The next commit of the same producer would commit the forgotten records with its own."""
     world = World()
-    await (await forsaken(world, told=True)).close()
+    await (await robbed(world)).close()
     end = world.kafka.logs[world.kafka.topics.conversations, 0].end
     world.kafka.fail("marker", KafkaUnavailable("scripted"))
     with pytest.raises(KafkaUnavailable, match="scripted"):
@@ -129,10 +144,27 @@ async def test_nothing_is_written_behind_a_transaction_that_hangs() -> None:
 
 async def test_a_zombies_marker_is_refused() -> None:
     world = World()
-    await (await forsaken(world, told=False)).close()
+    await (await forsaken(world)).close()
     zombie = world.kafka.producer(0)
     await zombie.start()
     await world.kafka.producer(0).start()
     found = (await world.kafka.transactions().unfinished(0))[0]
     with pytest.raises(Fenced):
         await world.kafka.transactions().end(0, found, zombie.identity.producer_epoch, Outcome.ABORTED)
+
+
+async def test_no_checkpoint_is_made_of_a_commit_that_kafka_forgot_since_the_next_abort_takes_it_along() -> None:
+    world = World()
+    writer = await forsaken(world)
+    with pytest.raises(KafkaUnavailable, match="no checkpoint of it yet"):
+        await writer.drain()
+    world.kafka.fail("commit", Doubt("scripted"))
+    world.turn("c1", "after")
+    with pytest.raises(Doubt):
+        await settle(writer)
+    await writer.close()
+    heir = await reopened(world)
+    assert not world.kafka.hanging, "one marker ended both"
+    assert texts(world) == ["before", "forsaken", "after"]
+    assert [entry.lsn for entry in world.journal()] == list(range(1, len(world.journal()) + 1))
+    await heir.close()

@@ -1,5 +1,6 @@
 """One writer epoch: the claim order, recovery from a crash at every step, checkpoints, eviction."""
 
+import asyncio
 from dataclasses import replace
 from typing import Literal
 from unittest.mock import patch
@@ -33,6 +34,14 @@ def state_of(writer: Writer) -> tuple[bytes, dict[str, bytes]]:
 
 def texts(world: World) -> list[str | None]:
     return [e.event.turn.text for e in world.journal() if isinstance(e.event, TurnCommitted)]
+
+
+async def saved(writer: Writer) -> None:
+    """What is to be decided is, and no checkpoint is under way."""
+    await settle(writer)
+    while writer._saving is not None:
+        await asyncio.wait({writer._saving.task})
+        await settle(writer)
 
 
 def furnish(world: World) -> None:
@@ -344,8 +353,7 @@ async def test_a_checkpoint_in_the_background_delays_no_batch() -> None:
     furnish(world)
     writer = await world.writer()
     world.store.reachable = True
-    await settle(writer)
-    await settle(writer)
+    await saved(writer)
     assert world.store.checkpoints[0].lsn > 0
     assert set(world.store.conversations) == {"c1"}
 
@@ -355,8 +363,7 @@ async def test_a_checkpoint_that_could_not_be_stored_is_made_up_for_by_the_next(
     furnish(world)
     writer = await world.writer()
     world.store.reachable = False
-    await settle(writer)
-    await settle(writer)
+    await saved(writer)
     world.store.reachable = True
     world.converse("c2")
     await settle(writer)
@@ -369,8 +376,7 @@ async def test_while_checkpoints_cannot_be_stored_not_every_batch_makes_one() ->
     world = World(limits=OFTEN)
     furnish(world)
     writer = await world.writer()
-    await settle(writer)
-    await settle(writer)
+    await saved(writer)
     saved_at, stored = writer._saved_at, world.store.checkpoints[0].lsn
     snapshots: list[Snapshot] = []
 
@@ -382,8 +388,7 @@ async def test_while_checkpoints_cannot_be_stored_not_every_batch_makes_one() ->
     with patch.object(writer, "_snapshot", counted):
         for number in range(5):
             world.turn("c1", f"t{number}")
-            await settle(writer)
-            await settle(writer)
+            await saved(writer)
     assert len(snapshots) == 1
     assert writer._saved_at == saved_at, "its age goes on"
     world.store.reachable = True
