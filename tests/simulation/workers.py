@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from aiokafka import TopicPartition
+
 from streams.fence.port import FenceUnavailable, Lease
 from streams.runtime.balancer import Balancer
 from streams.runtime.commit import DeadLetters
-from streams.runtime.kafka import KafkaEnds, closed
+from streams.runtime.kafka import KafkaEnds, Stability, closed
 from streams.runtime.kafka_clients import (
     KafkaIntake,
     KafkaJournalProducer,
@@ -20,6 +22,7 @@ from streams.runtime.kafka_clients import (
 )
 from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.ports import Limits, Ports
+from streams.runtime.watch import Reach, Watch
 from tests.simulation.clients import SimTransactions
 from tests.simulation.database import SimCheckpoints, SimHeartbeat, SimLeases
 from tests.simulation.place import Place
@@ -101,16 +104,20 @@ class Worker:
             self.kill()
             return
         ports, outbox, ends = self._ports(heartbeat)
-        self._balancer = Balancer(ports, lambda: 0.0, drain_s=DRAIN_S)
+        reach = self._reach()
+        self._balancer = balancer = Balancer(ports, lambda: reach.cut_off_s, drain_s=DRAIN_S)
+        watch = self._watch(ports, ends, balancer)
         place.loop.spawn(self.heart, heartbeat.beat())
         moving = asyncio.create_task(self._move())
-        await self._balancer.start()
+        for service in (watch, reach, balancer):
+            await service.start()
         await self._stop.wait()
         try:
             await self.leases.set_draining()
         except FenceUnavailable:
             place.trace("cannot say that it drains")
-        await self._balancer.stop()
+        for service in (balancer, reach, watch):
+            await service.stop()
         await heartbeat.stop()
         moving.cancel()
         await closed(self.leases, outbox, ends)
@@ -149,6 +156,25 @@ class Worker:
             transactional_id=topics.transactional_id(partition),
             timeout_ms=5_000,
             limit_s=LIMIT_S,
+        )
+
+    def _reach(self) -> Reach:
+        place, topics = self._place, self._place.cluster.topics
+        written = [
+            TopicPartition(topic, number)
+            for topic in (topics.membership, topics.conversations)
+            for number in range(place.partitions)
+        ]
+        return Reach(KafkaEnds("", LIMIT_S), written, limit_s=LIMIT_S)
+
+    def _watch(self, ports: Ports, ends: KafkaEnds, balancer: Balancer) -> Watch:
+        topic = self._place.cluster.topics.conversations
+        return Watch(
+            Stability(ends, (topic,)),
+            {topic: ports.transactions},
+            ports.metrics,
+            lambda: sorted(balancer.sequencers),
+            lambda _, partition: balancer.held_back(partition),
         )
 
     async def _move(self) -> None:
