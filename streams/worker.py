@@ -137,9 +137,12 @@ class Worker(Service):
                 transactional_id=topics.transactional_id(partition),
                 timeout_ms=settings.transaction_timeout_ms,
                 limit_s=limit_s,
+                near=self._ends,
             ),
             new_reader=lambda partition: KafkaJournalReader(self._readers, self._ends, topics.conversations, partition),
-            new_intake=lambda partition: KafkaIntake(settings.kafka, self._ends, topics, partition, limit_s),
+            new_intake=lambda partition: KafkaIntake(
+                settings.kafka, self._ends, topics, partition, limit_s, near=self._ends
+            ),
             transactions=self._transactions[topics.conversations],
             keeper=self._heart.heartbeat,
             metrics=metrics,

@@ -61,8 +61,18 @@ class KafkaJournalProducer:
     """`JournalProducer` on aiokafka. Every request has `limit_s`; aiokafka by itself would retry for ever."""
 
     def __init__(
-        self, bootstrap: str, topic: str, partition: int, *, transactional_id: str, timeout_ms: int, limit_s: float
+        self,
+        bootstrap: str,
+        topic: str,
+        partition: int,
+        *,
+        transactional_id: str,
+        timeout_ms: int,
+        limit_s: float,
+        near: KafkaEnds | None = None,
     ) -> None:
+        """`near`: knows the brokers already; see `KafkaEnds.acquaint`."""
+        self._near = near
         self._topic = topic
         self._partition = partition
         self._limit_s = limit_s
@@ -80,6 +90,8 @@ class KafkaJournalProducer:
         end_once(self._producer)
 
     async def start(self) -> None:
+        if self._near is not None:
+            await self._near.acquaint(self._producer.client)
         await self._bounded(self._producer.start())
 
     @property
@@ -194,7 +206,18 @@ class KafkaIntake:
     Ends are asked for on another connection: on this one, a broker answers that only after the fetch before it.
     """
 
-    def __init__(self, bootstrap: str, ends: KafkaEnds, topics: Topics, partition: int, limit_s: float) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        ends: KafkaEnds,
+        topics: Topics,
+        partition: int,
+        limit_s: float,
+        *,
+        near: KafkaEnds | None = None,
+    ) -> None:
+        """`near`: knows the brokers already; see `KafkaEnds.acquaint`."""
+        self._near = near
         self._bootstrap = bootstrap
         self._ends = ends
         self._limit_s = limit_s
@@ -212,6 +235,8 @@ class KafkaIntake:
         for name, position in wanted.items():
             require_inside(name, position, kept[name])
         self._consumer = consumer(self._bootstrap, self._limit_s)
+        if self._near is not None:
+            await self._near.acquaint(self._consumer._client)
         await asked(self._consumer.start(), self._limit_s)
         # aiokafka has no setting for it.
         self._consumer._fetcher._prefetch_backoff = ONE_FETCH_S

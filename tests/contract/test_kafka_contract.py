@@ -37,6 +37,7 @@ from streams.runtime.kafka_clients import (
 from streams.runtime.kafka_transactions import KafkaTransactions
 from streams.topics import Topics, ensure
 from tests.support.fake_kafka import FakeKafka, FakeOutbox
+from tests.support.waiting import until
 
 LIMIT_S = 5.0
 
@@ -88,6 +89,8 @@ class Real:
         self.topics = Topics(namespace)
         self._at_end = at_end
         self._readers = KafkaReaders(bootstrap, LIMIT_S)
+        self._near = KafkaEnds(bootstrap, LIMIT_S)
+        at_end.push_async_callback(self._near.close)
         at_end.push_async_callback(self._readers.close)
 
     def producer(self) -> JournalProducer:
@@ -98,6 +101,7 @@ class Real:
             transactional_id=self.topics.transactional_id(0),
             timeout_ms=10_000,
             limit_s=LIMIT_S,
+            near=self._near,
         )
         self._at_end.push_async_callback(made.discard)
         return made
@@ -110,9 +114,7 @@ class Real:
         return made
 
     def intake(self) -> IntakeSource:
-        ends = KafkaEnds(self.bootstrap, LIMIT_S)
-        made = KafkaIntake(self.bootstrap, ends, self.topics, 0, LIMIT_S)
-        self._at_end.push_async_callback(ends.close)
+        made = KafkaIntake(self.bootstrap, self._near, self.topics, 0, LIMIT_S, near=self._near)
         self._at_end.push_async_callback(made.close)
         return made
 
@@ -233,7 +235,11 @@ async def test_an_open_transaction_is_shown_with_its_producer_and_readers_stop_b
     )
     assert (found.start, await reader.stable_end(), await reader.high_watermark()) == (2, 2, 4)
     await producer.commit()
-    assert await transactions.unfinished(0) == []
+
+    async def ended() -> bool:
+        return await transactions.unfinished(0) == []
+
+    await until(ended)  # the coordinator answers once the outcome is certain, and then writes the markers
     assert await reader.stable_end() == await reader.high_watermark() == 5
 
 
