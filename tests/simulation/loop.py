@@ -22,6 +22,44 @@ CLOSE_ATTEMPTS = 50
 """A coroutine that awaits while it is being closed is closed again, so often at most."""
 
 
+class Step(asyncio.Handle):
+    """A callback that has its turn to come; as little of asyncio's own handle as does it."""
+
+    __slots__ = ()
+    _callback: Callable[..., object]
+    _context: Context
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], loop: SimLoop, context: Context) -> None:
+        self._callback, self._args, self._loop, self._context = callback, args, loop, context
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+
+class TimedStep(asyncio.TimerHandle):
+    """The same, with its time."""
+
+    __slots__ = ()
+    _callback: Callable[..., object]
+    _context: Context
+
+    def __init__(
+        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], loop: SimLoop, context: Context
+    ) -> None:
+        self._callback, self._args, self._loop, self._context = callback, args, loop, context
+        self._cancelled, self._when = False, when
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+
 class Process:
     """What dies and stops together. `fuse`: after so many steps more, `on_fuse` is called, before the next one."""
 
@@ -29,7 +67,7 @@ class Process:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.ready: deque[Handle] = deque()
+        self.ready: deque[Step | TimedStep] = deque()
         self.paused = False
         self.dead = False
         self.fuse = -1
@@ -61,7 +99,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.errors: list[str] = []
         self._random = random
         self._processes = [self.outside]
-        self._timers: list[tuple[float, int, TimerHandle, Process]] = []
+        self._timers: list[tuple[float, int, TimedStep, Process]] = []
         self._order = count()
         self._context = copy_context()
         self._context.run(PROCESS.set, self.outside)
@@ -139,8 +177,12 @@ class SimLoop(asyncio.AbstractEventLoop):
                 self._context.run(process.on_fuse)
                 return
         handle = process.ready.popleft()
-        if not handle._cancelled:
-            handle._run()
+        if handle._cancelled:
+            return
+        try:
+            handle._context.run(handle._callback, *handle._args)
+        except Exception as error:  # noqa: BLE001 -- as asyncio does: told, and the loop goes on
+            self.call_exception_handler({"message": f"a callback of {process.name} failed", "exception": error})
 
     def _due(self) -> None:
         timers, now = self._timers, self.now
@@ -174,7 +216,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
         if context is None:
             context = copy_context()
-        handle = Handle(callback, args, self, context)
+        handle = Step(callback, args, self, context)
         process = context.get(PROCESS, self.outside)
         if not (process.dead or self._closing):
             process.ready.append(handle)
@@ -187,7 +229,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> TimerHandle:
         if context is None:
             context = copy_context()
-        handle = TimerHandle(when, callback, args, self, context)
+        handle = TimedStep(when, callback, args, self, context)
         process = context.get(PROCESS, self.outside)
         if not (process.dead or self._closing):
             heapq.heappush(self._timers, (when, next(self._order), handle, process))

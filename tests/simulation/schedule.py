@@ -27,6 +27,9 @@ LIVELY_WITHIN_S = 40.0
 expire (6 s), a member after it (5 s), pauses between writer epochs (0.1 to 6.4 s, twice), an open transaction's
 time-out (5 s) and the watchdog (8 s)."""
 LOOK_EVERY_S = 0.5
+COLLECT_EVERY = 8
+"""Schedules: Python's collector looks at everything there is, each time."""
+_ran = count(1)
 STOP_WITHIN_S = 12.0
 
 
@@ -236,14 +239,17 @@ def run_seed(seed: int, only: tuple[str, ...] = ()) -> Outcome:
     """Run one schedule. `only`: the kinds of faults to draw from; none: the seed chooses."""
     collecting = gc.isenabled()
     gc.disable()  # what it would find, and when, depends on what ran before
-    gc.freeze()
     try:
         return Schedule(seed, only).run()
     finally:
-        with warnings.catch_warnings():
-            # Coroutines that a killed process had made and not begun.
-            warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
-            gc.collect()
-        gc.unfreeze()
+        if next(_ran) % COLLECT_EVERY == 0:
+            _collect()
         if collecting:
             gc.enable()
+
+
+def _collect() -> None:
+    """Take away what schedules left behind, coroutines too that a killed process had made and not begun."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
+        gc.collect()
