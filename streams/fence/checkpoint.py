@@ -57,6 +57,16 @@ class PostgresCheckpoints:
 
         return await self._loads.run(take)
 
+    async def discard(self, partition: int, token: Token) -> None:
+        """See the port."""
+
+        async def discard(connection: AsyncConnection[Any]) -> None:
+            cursor = await connection.execute(QUERIES["discard_checkpoint"], _of(partition, token))
+            if cursor.rowcount == 0:
+                raise Fenced(f"partition {partition}: the checkpoint is not epoch {token.writer_epoch}'s any more")
+
+        await self._loads.run(discard)
+
     async def load_hot(self, partition: int, token: Token, lsn: int) -> Sequence[ConversationRow]:
         """See the port."""
         rows = await self._load("load_hot", partition, token, lsn)

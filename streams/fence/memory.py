@@ -197,16 +197,20 @@ class MemoryCheckpoints:
         self._store.checkpoints[partition] = mine
         return mine if mine.lsn else None
 
+    async def discard(self, partition: int, token: Token) -> None:
+        self._require(partition, token, 0)
+        self._store.checkpoints[partition] = Checkpoint(token, 0, 0, Positions(), b"")
+
     async def load_hot(self, partition: int, token: Token, lsn: int) -> Sequence[ConversationRow]:
         self._require(partition, token, lsn)
-        return [row for of, row in self._store.conversations.values() if of == partition and row.hot]
+        return [row for row in self._rows(partition).values() if row.hot]
 
     async def load(
         self, partition: int, token: Token, lsn: int, conversations: Iterable[str]
     ) -> Mapping[str, ConversationRow]:
         self._require(partition, token, lsn)
-        stored = self._store.conversations
-        return {name: stored[name][1] for name in conversations if name in stored and stored[name][0] == partition}
+        rows = self._rows(partition)
+        return {name: rows[name] for name in conversations if name in rows}
 
     async def load_keys(
         self, partition: int, token: Token, lsn: int, conversations: Iterable[str], not_before: int
@@ -239,6 +243,10 @@ class MemoryCheckpoints:
         old = [name for name, (of, row) in self._store.keys.items() if of == partition and row.at < drop_keys_before]
         for name in old:
             del self._store.keys[name]
+
+    def _rows(self, partition: int) -> Mapping[str, ConversationRow]:
+        upto, rows = self._store.checkpoints[partition].lsn, self._store.conversations
+        return {name: row for name, (of, row) in rows.items() if of == partition and row.lsn <= upto}
 
     def _require(self, partition: int, token: Token, lsn: int) -> None:
         self._store.require_reachable()

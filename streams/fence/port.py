@@ -151,9 +151,13 @@ class Checkpoints(Protocol):
         """Put my token where the stored epoch is lower, or equal and mine. A higher one, or an equal one of another
         worker: `Fenced`, with that epoch. Returns the checkpoint stored so far (None: never one)."""
 
+    async def discard(self, partition: int, token: Token) -> None:
+        """What is stored under my token cannot be read: go on as if there had never been a checkpoint. `Fenced`: it is
+        not mine. Its rows stay until they are replaced, and no load gives them."""
+
     async def load_hot(self, partition: int, token: Token, lsn: int) -> Sequence[ConversationRow]:
         """All rows flagged hot. `lsn`: what this writer knows to be stored; a lower stored one means that Postgres lost
-        history: `Fenced`."""
+        history: `Fenced`. Rows beyond the stored one are left of a discarded checkpoint, and not given."""
 
     async def load(
         self, partition: int, token: Token, lsn: int, conversations: Iterable[str]

@@ -111,17 +111,24 @@ RETURNING lsn, journal_offset, turns, frames, membership, state;
 -- checkpoint_epoch: Whose token it is that refused mine.
 SELECT writer_epoch, worker FROM checkpoints WHERE partition = %(partition)s;
 
+-- discard_checkpoint: As if there were none. Its conversations stay, with an lsn beyond that of any checkpoint until it
+-- has replaced them: one that changed up to there is in it.
+UPDATE checkpoints SET
+    lsn = 0, journal_offset = 0, turns = 0, frames = 0, membership = 0, state = ''::bytea,
+    updated_at = clock_timestamp()
+WHERE partition = %(partition)s AND writer_epoch = %(writer_epoch)s AND worker = %(worker)s;
+
 -- load_hot: The partition's token and lsn, with all its hot conversations, as one snapshot.
 SELECT fence.writer_epoch, fence.worker, fence.lsn, kept.conversation_id, kept.lsn, kept.hot, kept.state
 FROM checkpoints fence
-LEFT JOIN conversation_states kept ON kept.partition = fence.partition AND kept.hot
+LEFT JOIN conversation_states kept ON kept.partition = fence.partition AND kept.hot AND kept.lsn <= fence.lsn
 WHERE fence.partition = %(partition)s;
 
 -- load_conversations: The partition's token and lsn, with the conversations asked for, as one snapshot.
 SELECT fence.writer_epoch, fence.worker, fence.lsn, kept.conversation_id, kept.lsn, kept.hot, kept.state
 FROM checkpoints fence
 LEFT JOIN conversation_states kept
-    ON kept.partition = fence.partition AND kept.conversation_id = ANY(%(conversations)s)
+    ON kept.partition = fence.partition AND kept.conversation_id = ANY(%(conversations)s) AND kept.lsn <= fence.lsn
 WHERE fence.partition = %(partition)s;
 
 -- load_keys: The partition's token and lsn, with the older keys of the conversations asked for, as one snapshot.

@@ -151,6 +151,7 @@ class Writer:
             except ImpossibleEvent as error:
                 # The journal is all there is: what another release wrote here, or a disk broke, is made anew from it.
                 log.warning("checkpoint not readable: rebuilding", partition=self._partition, error=str(error))
+                await self._ports.checkpoints.discard(self._partition, self._token)
             else:
                 self._journal_offset, self._saved_positions = stored.journal_offset, stored.positions
                 return state

@@ -498,6 +498,31 @@ async def test_a_store_that_lost_history_takes_no_snapshot_of_what_changed_since
     await checkpoints.save(0, snapshot(token, 10), [], [], 0, stored_lsn=4)
 
 
+async def test_a_discarded_checkpoint_is_none_and_a_new_one_takes_nothing_of_its_rows(store: Store) -> None:
+    checkpoints = store.checkpoints()
+    token = Token(1, "wk-a")
+    await checkpoints.take(0, token)
+    rows = [conversation("c", 9, b"old", hot=True), conversation("d", 9, b"old", hot=True)]
+    await checkpoints.save(0, snapshot(token, 9), rows, [], 0)
+    await checkpoints.discard(0, token)
+    assert await checkpoints.take(0, token) is None
+    anew = conversation("c", 4, b"anew", hot=True)
+    await checkpoints.save(0, snapshot(token, 4), [anew], [], 0)
+    assert await checkpoints.load_hot(0, token, 4) == [anew]
+    assert await checkpoints.load(0, token, 4, ["c", "d"]) == {"c": anew}
+
+
+async def test_a_zombie_discards_nothing(store: Store) -> None:
+    checkpoints = store.checkpoints()
+    zombie, owner = Token(1, "wk-a"), Token(2, "wk-b")
+    await checkpoints.take(0, zombie)
+    await checkpoints.save(0, snapshot(zombie, 9), [], [], 0)
+    await checkpoints.take(0, owner)
+    with pytest.raises(Fenced):
+        await checkpoints.discard(0, zombie)
+    assert await checkpoints.take(0, owner) == snapshot(owner, 9)
+
+
 async def test_a_save_without_a_take_is_refused(store: Store) -> None:
     with pytest.raises(Fenced):
         await store.checkpoints().save(0, snapshot(Token(1, "wk-a"), 1), [], [], 0)

@@ -221,6 +221,9 @@ class SimCheckpoints:
         self._database.reached("take")
         return await self._database.call(take)
 
+    async def discard(self, partition: int, token: Token) -> None:
+        await self._call(lambda: self._memory.discard(partition, token))
+
     async def load_hot(self, partition: int, token: Token, lsn: int) -> Sequence[ConversationRow]:
         rows: Sequence[ConversationRow] = await self._call(lambda: self._memory.load_hot(partition, token, lsn))
         return rows

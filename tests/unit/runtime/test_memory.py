@@ -6,6 +6,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
+from msgspec import structs
 
 from streams.core.events import TurnCommitted
 from streams.fence.port import Fenced
@@ -114,3 +115,27 @@ async def test_a_checkpoint_at_the_very_end_of_a_replay_does_not_have_the_intake
         heir = await world.writer("wk-000000000002")
     await settle(heir)
     assert [e.event.turn.text for e in world.journal() if isinstance(e.event, TurnCommitted)] == ["without a key"]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_long_rebuild_from_the_journal_takes_nothing_of_what_could_not_be_read(dies: bool) -> None:
+    world = World()
+    opened = await opened_with(world, 30)
+    world.join()
+    world.turn("c29", "waits for its answer")
+    await settle(opened)
+    await opened.drain()
+    await opened.close()
+    world.store.checkpoints[0] = structs.replace(world.store.checkpoints[0], state=b"of another release")
+    ports = world.ports("wk-000000000002")
+    with patch.object(writer, "REPLAY_UNSAVED_MAX", 10), patch.object(memory, "AWAKE_IDLE_MAX", 2):
+        if dies:
+            with patch.object(memory.Memory, "stored", side_effect=Fenced("it dies here")), pytest.raises(Fenced):
+                await world.writer("wk-000000000002", leases=ports.leases)
+            assert 0 < world.store.checkpoints[0].lsn < 30
+        heir = await world.writer("wk-000000000003")
+    world.turn("c29", "and once more")
+    await settle(heir)
+    given = [e.event.turn.text for e in world.journal() if isinstance(e.event, TurnCommitted)]
+    assert given == ["waits for its answer", "and once more"]
+    assert [entry.lsn for entry in world.journal()] == list(range(1, len(world.journal()) + 1))
