@@ -116,7 +116,7 @@ class Director:
             gateway.process.fuse = -1
             if gateway.alive:
                 place.loop.resume(gateway.process)
-        if not any(worker.alive for worker in cast.workers):
+        if not any(worker.staying for worker in cast.workers):
             self._new_worker()
         if not any(gateway.alive for gateway in cast.gateways):
             self._new_gateway()

@@ -165,12 +165,12 @@ def _token_at_first_save(undo: ExitStack) -> None:
         rows: Any,
         keys: Any,
         before: int,
-        known: int = 0,
+        **known: int,
     ) -> None:
         stored = self._store.checkpoints[partition]
         if stored.token.writer_epoch <= checkpoint.token.writer_epoch:
             self._store.checkpoints[partition] = msgspec.structs.replace(stored, token=checkpoint.token)
-        await kept(self, partition, checkpoint, rows, keys, before, known)
+        await kept(self, partition, checkpoint, rows, keys, before, **known)
 
     _swap(undo, MemoryCheckpoints, "take", take)
     _swap(undo, MemoryCheckpoints, "_require", require)
@@ -185,11 +185,11 @@ def _any_snapshot(undo: ExitStack) -> None:
         rows: Any,
         keys: Any,
         before: int,
-        known: int = 0,
+        **known: int,
     ) -> None:
         stored = self._store.checkpoints[partition]
         self._store.checkpoints[partition] = msgspec.structs.replace(stored, token=checkpoint.token)
-        await kept(self, partition, checkpoint, rows, keys, before, known)
+        await kept(self, partition, checkpoint, rows, keys, before, **known)
 
     kept = _swap(undo, MemoryCheckpoints, "save", save)
 
@@ -234,7 +234,10 @@ MUTATIONS = (
         ("ends late", "flood"),
     ),
     Mutation(
-        "fence before reading", "InitProducerId comes after the replay", _read_before_fence, ("taken for dead", "flood")
+        "fence before reading",
+        "InitProducerId comes after the replay",
+        _read_before_fence,
+        ("taken for dead", "session ended"),
     ),
     Mutation("new writer epoch before each InitProducerId", "a holder goes on under its old one", _same_epoch),
     Mutation(
@@ -268,7 +271,12 @@ MUTATIONS = (
         _unwaiting(Tick),
         ("flood",),
     ),
-    Mutation("full TTL after a claim", "the time without a writer counts as silence", _no_full_ttl),
+    Mutation(
+        "full TTL after a claim",
+        "the time without a writer counts as silence",
+        _no_full_ttl,
+        ("kill worker", "pause gateway"),
+    ),
     Mutation(
         "Leave waits for the member's last frame", "a Leave takes effect as soon as it is read", _unwaiting(Leave)
     ),

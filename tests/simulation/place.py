@@ -25,6 +25,8 @@ from tests.simulation.loop import PROCESS, Process, SimLoop, current
 from tests.simulation.network import Network
 
 CODEC = Codec()
+BALANCE_EVERY_S = 0.5
+"""Twice the product's: looking at the lease table is most of what an idle worker does."""
 TIMED = ("streams.runtime.", "streams.fence.", "streams.worker")
 """Modules that read clocks."""
 
@@ -107,6 +109,7 @@ class Place:
                 if hasattr(module, "monotonic_s"):
                     undo.enter_context(patch.object(module, "monotonic_s", now))
             undo.enter_context(patch("streams.runtime.partition.random", self.branch()))
+            undo.enter_context(patch("streams.runtime.balancer.BALANCE_EVERY_S", BALANCE_EVERY_S))
             producer = partial(SimProducer, self.network, self.cluster)
             undo.enter_context(patch("streams.runtime.kafka_clients.AIOKafkaProducer", producer))
             consumer = partial(SimConsumer, self.network, self.cluster)

@@ -239,17 +239,13 @@ def run_seed(seed: int, only: tuple[str, ...] = ()) -> Outcome:
     """Run one schedule. `only`: the kinds of faults to draw from; none: the seed chooses."""
     collecting = gc.isenabled()
     gc.disable()  # what it would find, and when, depends on what ran before
-    try:
-        return Schedule(seed, only).run()
-    finally:
-        if next(_ran) % COLLECT_EVERY == 0:
-            _collect()
-        if collecting:
-            gc.enable()
-
-
-def _collect() -> None:
-    """Take away what schedules left behind, coroutines too that a killed process had made and not begun."""
     with warnings.catch_warnings():
+        # What a killed process had made and not begun.
         warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
-        gc.collect()
+        try:
+            return Schedule(seed, only).run()
+        finally:
+            if next(_ran) % COLLECT_EVERY == 0:
+                gc.collect()
+            if collecting:
+                gc.enable()

@@ -58,6 +58,11 @@ class Worker:
         self._balancer: Balancer | None = None
         place.loop.spawn(self.process, self._run())
 
+    @property
+    def staying(self) -> bool:
+        """Alive, and not asked to stop."""
+        return self.alive and not self._stop.is_set()
+
     def stop(self) -> None:
         """SIGTERM."""
         self._stop.set()
