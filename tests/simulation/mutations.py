@@ -194,6 +194,10 @@ def _any_snapshot(undo: ExitStack) -> None:
     kept = _swap(undo, MemoryCheckpoints, "save", save)
 
 
+def _unreadable_saved(undo: ExitStack) -> None:
+    _swap(undo, Writer, "_save_committed", Writer._save)
+
+
 # -------------------------------------------------------------------------------------------------------- the core
 def _any_token(undo: ExitStack) -> None:
     _swap(undo, frames, "_holds", lambda command, run: True)
@@ -258,6 +262,12 @@ MUTATIONS = (
         "any writer's snapshot is stored",
         _any_snapshot,
         ("spell", "kill at", "pause at"),
+    ),
+    Mutation(
+        "a checkpoint of what readers can get",
+        "what Kafka called committed is in it, also without its marker",
+        _unreadable_saved,
+        ("marker forgotten", "kill at"),
     ),
     Mutation(
         "run token on frames",

@@ -14,5 +14,7 @@ HUNTED = range(400)
 def test_no_guard_can_be_taken_away_unnoticed(mutation: Mutation) -> None:
     catch = hunt(mutation, HUNTED)
     assert catch is not None, f"without '{mutation.guard}' ({mutation.without}) every promise was kept"
+    own = [sign for sign in catch.outcome.violations if "unexpected error" in sign]
+    assert not own, f"the mutant fails by itself, whatever the guard is for: {own[0]}"
     with_guard = run_seed(catch.outcome.seed, mutation.only)
     assert not with_guard.violations, "the same schedule breaks it with the guard in place"
