@@ -55,8 +55,9 @@ class Lanes:
         elif turn.run is None and turn.seq is not None and turn.seq <= lane.watermark:
             return  # a server that names no runs replays what this process has
         elif (known := _find(lane, turn)) is not None:
-            known.renew(turn.run_epoch, turn.resume, self._outbox.generation)
-            self._spawn(self._confirm(known))
+            if turn.id == known.turn.id:  # else it answers a question of the run, which stays as it was given
+                known.renew(turn.run_epoch, turn.resume, self._outbox.generation)
+                self._spawn(self._confirm(known))
             return
         lane.watermark = max(lane.watermark, turn.seq or 0)
         lane.runs.append(Run(turn, self._outbox.generation))

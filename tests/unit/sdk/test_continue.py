@@ -262,6 +262,25 @@ async def test_a_run_that_is_given_again_goes_on_behind_what_is_stored(gateway: 
         assert (frame["streamId"], frame["chunk"]["content"], frame["runEpoch"]) == (OLD, "three", 2)
 
 
+async def test_an_answer_to_a_question_takes_nothing_from_a_run_that_waits_to_go_on(gateway: ScriptedGateway) -> None:
+    free = asyncio.Event()
+
+    async def answer(turn: Turn) -> AsyncGenerator[str, None]:
+        if turn.text == "before":
+            await free.wait()
+        async for piece in counting(turn):
+            yield piece
+
+    async with serving(gateway, answer) as peer:
+        await peer.turn("c1", "before", seq=1)
+        await peer.until("c1", type="run")
+        await peer.turn("c1", "count", seq=2, epoch=2, resume=resume(chunk(3, "one ")))
+        await peer.turn("c1", "yes, please", seq=4, epoch=2, run="c1/2/agents")
+        free.set()
+        await peer.until("c1", type="run", data={"status": "started"}, run="c1/2/agents")
+        assert (await peer.until("c1", type="genui", run="c1/2/agents"))["chunk"]["content"] == "two "
+
+
 async def test_a_run_that_moved_meanwhile_is_not_waited_for(gateway: ScriptedGateway) -> None:
     more = asyncio.Event()
 
