@@ -1,12 +1,7 @@
-"""An agent's socket: one member of a group, given the turns whose runs it holds, heard only for those.
-
-A process of the public clients drops a turn whose `seq` is not above everything it has received of the conversation, so
-turns are written in strictly ascending order, and one that comes too late for that is written without `seq`.
-"""
+"""An agent's socket: one member of a group, given the turns whose runs it holds, heard only for those."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +18,7 @@ from connectors.gateway.protocol.actions import (
     Relay,
     SubmitFrame,
 )
+from connectors.gateway.protocol.delivery import Delivery, Held
 from connectors.gateway.protocol.errors import ProtocolError, refusal
 from connectors.gateway.protocol.parse import (
     MAX_ID,
@@ -33,7 +29,7 @@ from connectors.gateway.protocol.parse import (
     parse_agent_frame,
     watermark_of,
 )
-from connectors.gateway.protocol.render import ack, encode, given_turn, numbered, raw, turn_of
+from connectors.gateway.protocol.render import ack, encode, numbered, raw, turn_of
 from connectors.gateway.protocol.resume import Resume
 from connectors.gateway.protocol.session import PROTOCOL, Scope, Session, State
 from streams.core.events import Duplicate, Entry, FrameCommitted, Refused, RefusedReason, RunMoved, RunOpened, RunStatus
@@ -44,44 +40,10 @@ RUN_ID_MAX = 3 * MAX_ID
 WATERMARKS_MAX = limits.MAX_CONVERSATIONS
 # Sends of one connection that wait for their outcome. An agent's connection serves a whole channel.
 IN_FLIGHT_MAX = 1_000
-# Conversations whose highest written seq is remembered; beyond, the longest unused one without a run is forgotten.
-REMEMBERED_MAX = 50_000
 BUSY_RETRY_MS = 500
 NOT_SERVED = frozenset({"genui_components", "skills", "resume", "abort", "ack", "hello", "ping", "auth"})
 CANCELLED = frozenset({RunStatus.CANCELLED, RunStatus.TIMED_OUT, RunStatus.FAILED})
 ABORT = encode({"type": "abort"})
-
-
-class Held(msgspec.Struct):
-    """A run that this member holds."""
-
-    conversation_id: str
-    turn_seq: int
-    run_epoch: int
-
-
-class Waiting(msgspec.Struct):
-    """A turn to be written once those before it are. `entry` None: it is being fetched, for this epoch of its run."""
-
-    run_id: str
-    run_epoch: int
-    turn_seq: int
-    entry: Entry | None
-    fresh: bool
-    """Whether it came live: then its seq is above everything that any process has of the conversation."""
-    resume: Resume | None = None
-
-
-class Memory(msgspec.Struct):
-    """What was written to this socket of one conversation."""
-
-    high: int = 0
-    """Highest seq written with a seq, or that the process said it has."""
-    turn: int = 0
-    """Highest turn written in either form."""
-    runs: int = 0
-    """Runs of it that this member holds."""
-    waiting: deque[Waiting] = msgspec.field(default_factory=deque)
 
 
 class AgentSession(Session):
@@ -104,15 +66,13 @@ class AgentSession(Session):
         self._held: dict[int, list[SubmitFrame]] = {}
         self._pending: dict[str, tuple[str, str]] = {}
         """Sends that wait for their outcome: ref to (conversation, clientId)."""
-        self._runs: dict[str, Held] = {}
-        self._memory: OrderedDict[str, Memory] = OrderedDict()
-        self._forgot = False
+        self._delivery = Delivery(self._tell)
         self._unsaid: list[bytes] = []
 
     @property
     def runs_open(self) -> int:
         """How many runs this member holds."""
-        return len(self._runs)
+        return self._delivery.runs_open
 
     @property
     def pending_refs(self) -> Sequence[str]:
@@ -121,13 +81,11 @@ class AgentSession(Session):
 
     def holds(self, run_id: str, run_epoch: int) -> bool:
         """Whether it holds this run at this epoch."""
-        held = self._runs.get(run_id)
-        return held is not None and held.run_epoch == run_epoch
+        return self._delivery.holds(run_id, run_epoch)
 
     def holds_run_in(self, conversation_id: str) -> bool:
         """Whether it holds a run of this conversation."""
-        memory = self._memory.get(conversation_id)
-        return memory is not None and memory.runs > 0
+        return self._delivery.holds_run_in(conversation_id)
 
     # ------------------------------------------------------------------------------------------ inputs: membership
     def opened(self, now: int) -> list[Action]:
@@ -171,42 +129,31 @@ class AgentSession(Session):
         self._now = now
         event = turn_of(entry)
         conversation_id = _of(entry)
-        self._hold(run_id, Held(conversation_id, event.seq, run_epoch))
-        self._deliver(conversation_id, run_id, entry)
+        self._delivery.hold(run_id, Held(conversation_id, event.seq, run_epoch))
+        self._delivery.give(conversation_id, run_id, entry)
         return self._drain()
 
     def run_taken_over(self, event: RunOpened | RunMoved, now: int) -> list[Action]:
         """A run of an earlier turn came to this member. An adopted one is not given: its process has the turn."""
         self._now = now
         conversation_id = event.conversation_id or ""
-        self._hold(event.run_id, Held(conversation_id, event.turn_seq, event.run_epoch))
-        memory = self._remember(conversation_id)
+        self._delivery.hold(event.run_id, Held(conversation_id, event.turn_seq, event.run_epoch))
         if isinstance(event, RunMoved) and event.adopted:
-            memory.turn = max(memory.turn, event.turn_seq)
+            self._delivery.has(conversation_id, event.turn_seq)
             if self.continues:
                 self._ask(FetchRun(conversation_id, event.turn_seq, event.run_id, event.run_epoch))
             return self._drain()
         fetch = FetchTurn(conversation_id, event.turn_seq, event.run_id, event.run_epoch)
         if isinstance(event, RunMoved) and event.continued:
             fetch = msgspec.structs.replace(fetch, continued=True, checkpoint_lsn=event.checkpoint_lsn)
-        self._await_turn(memory, fetch)
-        return self._drain()
-
-    def _await_turn(self, memory: Memory, fetch: FetchTurn) -> None:
-        for wanted in memory.waiting:
-            if wanted.run_id == fetch.run_id and wanted.turn_seq == fetch.turn_seq:
-                # It was here a moment ago, and is being fetched still: what comes of that is of an earlier epoch.
-                wanted.run_epoch, wanted.entry = fetch.run_epoch, None
-                break
-        else:
-            memory.waiting.append(Waiting(fetch.run_id, fetch.run_epoch, fetch.turn_seq, None, fresh=False))
+        self._delivery.wait_for(fetch)
         self._ask(fetch)
+        return self._drain()
 
     def answer_given(self, run_id: str, entry: Entry, now: int) -> list[Action]:
         """A person's message answers this member's open question: it is given as the message it is."""
         self._now = now
-        if run_id in self._runs:
-            self._deliver(_of(entry), run_id, entry)
+        self._delivery.give(_of(entry), run_id, entry)
         return self._drain()
 
     def resume_part(self, fetch: FetchTurn | FetchRun, frames: Sequence[bytes], now: int) -> list[Action]:
@@ -220,11 +167,7 @@ class AgentSession(Session):
     def fetched(self, fetch: FetchTurn, entry: Entry, resume: Resume | None, now: int) -> list[Action]:
         """The turn asked for by `FetchTurn` is here."""
         self._now = now
-        memory = self._remember(fetch.conversation_id)
-        for wanted in memory.waiting:
-            if (wanted.run_id, wanted.run_epoch, wanted.turn_seq) == (fetch.run_id, fetch.run_epoch, fetch.turn_seq):
-                wanted.entry, wanted.resume = entry, resume
-        self._give_ready(memory)
+        self._delivery.fetched(fetch, entry, resume)
         return self._drain()
 
     def adopted(self, fetch: FetchRun, resume: Resume, now: int) -> list[Action]:
@@ -238,7 +181,7 @@ class AgentSession(Session):
     def run_lost(self, run_id: str, now: int) -> list[Action]:
         """The run went to another member: the process must stop working on it."""
         self._now = now
-        held = self._release(run_id)
+        held = self._delivery.release(run_id)
         if held is not None and not self.holds_run_in(held.conversation_id):
             self._tell(held.conversation_id, ABORT)
         return self._drain()
@@ -246,7 +189,7 @@ class AgentSession(Session):
     def run_ended(self, run_id: str, status: RunStatus, now: int) -> list[Action]:
         """The run is over."""
         self._now = now
-        held = self._release(run_id)
+        held = self._delivery.release(run_id)
         if held is not None and status in CANCELLED and not self.holds_run_in(held.conversation_id):
             self._tell(held.conversation_id, ABORT)
         return self._drain()
@@ -346,8 +289,7 @@ class AgentSession(Session):
             self._claims = msgspec.structs.replace(self.claims, user=user)
         self.continues = "continue" in capabilities_of(frame)
         watermarks = _watermarks(frame.get("watermarks"))
-        for conversation_id, seq in watermarks.items():
-            self._memory[conversation_id] = Memory(high=seq, turn=seq)
+        self._delivery.know(watermarks)
         self.group = group
         self._move(State.OPENING)
         self._ask(OpenMember(group, watermarks, self.continues))
@@ -395,8 +337,7 @@ class AgentSession(Session):
             raise ProtocolError("bad_request", f"type: `{kind}` is not served in a conversation")
         if kind == "sync":
             # Only what this member was given: a turn of somebody else would start work here.
-            upto = self._memory[conversation_id].high if conversation_id in self._memory else 0
-            self._ask(LoadFor(conversation_id, watermark_of(frame), upto))
+            self._ask(LoadFor(conversation_id, watermark_of(frame), self._delivery.highest(conversation_id)))
         elif kind == "typing":
             self._typing(conversation_id, frame)
         else:
@@ -427,7 +368,7 @@ class AgentSession(Session):
             ref=ref,
             run_id=run_id,
             run_epoch=run_epoch,
-            delivered_seq=self._memory[conversation_id].turn if conversation_id in self._memory else 0,
+            delivered_seq=self._delivery.turn_written(conversation_id),
         )
         partition = self._partition_of(conversation_id)
         if partition in self._joined:
@@ -454,66 +395,6 @@ class AgentSession(Session):
             self._unsaid.append(_enveloped(conversation_id, frame))
         else:
             self._put(_enveloped(conversation_id, frame))
-
-    # --------------------------------------------------------------------------------------------------- delivery
-    def _deliver(self, conversation_id: str, run_id: str, entry: Entry) -> None:
-        memory = self._remember(conversation_id)
-        memory.waiting.append(Waiting(run_id, self._runs[run_id].run_epoch, turn_of(entry).seq, entry, fresh=True))
-        self._give_ready(memory)
-
-    def _give_ready(self, memory: Memory) -> None:
-        """Write what waits, up to the first turn that is being fetched."""
-        while memory.waiting and (memory.waiting[0].entry is not None or memory.waiting[0].run_id not in self._runs):
-            self._give(memory, memory.waiting.popleft())
-
-    def _give(self, memory: Memory, turn: Waiting) -> None:
-        held = self._runs.get(turn.run_id)
-        if held is None or turn.entry is None:
-            return  # the run ended or moved on while its turn was fetched
-        seq = turn.turn_seq
-        # A late turn of a conversation that was forgotten may be below what the process has: without seq it is safe.
-        with_seq = seq > memory.high and (turn.fresh or not self._forgot or memory.high > 0)
-        memory.high = max(memory.high, seq)
-        memory.turn = max(memory.turn, seq)
-        frame = given_turn(
-            turn_of(turn.entry),
-            turn.entry.timestamp,
-            run_id=turn.run_id,
-            run_epoch=held.run_epoch,
-            with_seq=with_seq,
-            resume=turn.resume.fields() if turn.resume is not None else None,
-        )
-        self._tell(held.conversation_id, encode(frame))
-
-    def _hold(self, run_id: str, held: Held) -> None:
-        if run_id not in self._runs:
-            self._remember(held.conversation_id).runs += 1
-        self._runs[run_id] = held
-
-    def _release(self, run_id: str) -> Held | None:
-        held = self._runs.pop(run_id, None)
-        if held is not None:
-            memory = self._memory[held.conversation_id]
-            memory.runs -= 1
-            self._give_ready(memory)  # what waited behind its turn waits no more
-        return held
-
-    def _remember(self, conversation_id: str) -> Memory:
-        memory = self._memory.get(conversation_id)
-        if memory is None:
-            memory = self._memory[conversation_id] = Memory()
-            if len(self._memory) > REMEMBERED_MAX:
-                self._forget()
-        else:
-            self._memory.move_to_end(conversation_id)
-        return memory
-
-    def _forget(self) -> None:
-        for conversation_id, memory in self._memory.items():
-            if not memory.runs and not memory.waiting and memory.turn:
-                del self._memory[conversation_id]
-                self._forgot = True
-                return
 
 
 def _brings_checkpoint(envelope: dict[str, Any]) -> bool:

@@ -11,7 +11,8 @@ import pytest
 
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.actions import Action, Close, FetchTurn, Load, OpenMember, Write
-from connectors.gateway.protocol.agent import REMEMBERED_MAX, AgentSession
+from connectors.gateway.protocol.agent import AgentSession
+from connectors.gateway.protocol.delivery import REMEMBERED_MAX
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.resume import Resume
 from connectors.gateway.protocol.session import TRANSITIONS, Claims, Scope, State
