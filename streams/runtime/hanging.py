@@ -1,10 +1,10 @@
 """Hanging transactions: open in the journal's partition, while their coordinator holds them for ended.
 
 InitProducerId returns once the last holder's transaction has ended, so that a claim should find a journal that can be
-read to its end. Where it cannot, the coordinator has left a marker out. Kafka 4.2 to 4.4 do so when a broker comes back
-from a crash that left the partition without a leader for a moment (KAFKA-20734): the coordinator takes the partition
-for deleted, calls the transaction complete, and every reader stands still before it, for ever. Going on without
-the marker would be worse: the next commit of the same producer would commit the forgotten records too.
+read to its end. Where it cannot, the coordinator has left a marker out. Kafka 4.4 does so, in about one of four kills
+under load, when a broker comes back from a crash that left the partition without a leader for a moment (decision 12 has
+what is known of the cause): the transaction counts as complete, and every reader stands still before it, for ever.
+Going on without the marker would be worse: the next commit of the same producer would commit the forgotten records too.
 
 So a claim ends it, as `kafka-transactions.sh abort` does, if it is certain to be one of this partition's own former
 epochs: same producer id, a lower producer epoch. Nobody was ever shown its records, and only its writer could have

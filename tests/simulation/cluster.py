@@ -121,7 +121,7 @@ class Cluster:
         self.breaks_at_end = False
         """While it lasts, every third EndTxn gets no answer but a broken connection, and takes effect late."""
         self.forgets_marker = False
-        """The next transaction that ends leaves its markers out (KAFKA-20734)."""
+        """The next transaction that ends leaves its markers out (decision 12)."""
         self.on_commit: Callable[[int], None] = lambda partition: None
         self.before_end: Callable[[str, Sender], None] = lambda transactional_id, sender: None
         self._ids: dict[str, Transactional] = defaultdict(Transactional)

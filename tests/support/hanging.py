@@ -26,7 +26,7 @@ async def take_unverified(bootstrap: str) -> None:
 
 
 class Forgotten(KafkaJournalProducer):
-    """Its transaction becomes one that its coordinator knows nothing of, as after KAFKA-20734: open, and ended by
+    """Its transaction becomes one that its coordinator knows nothing of, as in decision 12: open, and ended by
     nobody, on a broker that takes it unverified. `told`: its writer hears that it was committed."""
 
     def __init__(
