@@ -286,6 +286,8 @@ def _join(state: Partition, conversation: Conversation, entry: Entry, event: Tur
     conversation.asking -= 1
     progress.joined.append(event.turn.id)
     progress.active_at = entry.at
+    if run.adopted_at:  # who adopted it could say nothing until now
+        run.adopted_at = entry.at
     watch(state, conversation, run)
 
 

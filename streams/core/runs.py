@@ -226,16 +226,18 @@ def adopt(draft: Draft, conversation: Conversation, run: Run, to: str, reason: M
 def due(state: Partition, run: Run) -> int | None:
     """Log time at which the run's next time-out fires; None: none is set.
 
-    An adopted run waits `adopt_ms` for a frame; a run that someone works on may be idle for `watchdog_ms`, unless a
-    person is asked. Where the channel sets them: a run waits `wait_ms` for a member, and `begin_ms` for its member to
-    begin. All count from the present writer's begin if that is later.
+    A run whose member asks a person waits for the answer. Else an adopted run waits `adopt_ms` for a frame, and a run
+    that someone works on may be idle for `watchdog_ms`. Where the channel sets them: a run waits `wait_ms` for a
+    member, and `begin_ms` for its member to begin. All count from the present writer's begin if that is later.
     """
     settings = state.config.channel(channel_of_group(run.group))
+    progress = run.progress
+    if progress is not None and progress.asks and run.member is not None:
+        return None
     if run.adopted_at:
         return max(run.adopted_at, state.restarted_at) + settings.adopt_ms
-    progress = run.progress
     if progress is not None and run.member is not None:
-        return None if progress.asks else max(progress.active_at, state.restarted_at) + settings.watchdog_ms
+        return max(progress.active_at, state.restarted_at) + settings.watchdog_ms
     limit = settings.wait_ms if run.member is None else settings.begin_ms
     return max(run.placed_at, state.restarted_at) + limit if limit else None
 

@@ -253,6 +253,18 @@ class TestAdoption:
         world.chunk("a2", "s")
         assert world.pass_time(ADOPT_MS) == []
 
+    def test_while_a_person_is_asked_nothing_is_waited_for(self) -> None:
+        """Who asked has nothing to say until the answer is there; from then on it has the whole time again."""
+        world = one_member()
+        world.run("a", "started", delivered=1)
+        world.send("a", "interrupt", id="ask-1")
+        world.leave("a")
+        world.join("a2", watermarks={"c": 1})
+        assert world.pass_time(10 * ADOPT_MS) == []
+        world.say("yes")
+        assert world.pass_time(ADOPT_MS - 1) == []
+        assert isinstance(world.pass_time(1)[-1], RunMoved)
+
     def test_time_without_a_writer_does_not_count(self) -> None:
         world = one_member()
         world.leave("a")
