@@ -24,8 +24,9 @@ from connectors.gateway.protocol.session import Session, State
 
 log = structlog.get_logger(__name__)
 
-# Submits that wait for the producer; the reader stops reading beyond.
+# Submits that wait for the producer, and characters in them; the reader stops reading beyond.
 SUBMITS_MAX = 1_000
+SUBMITS_CHARS = 4 * 1024 * 1024
 CLOSE_WAIT_S = 2.0
 FINISH_WAIT_S = 5.0
 SLOW_RETRY_MS = 1_000
@@ -54,6 +55,7 @@ class Connection(ABC):
         self._drained = asyncio.Event()
         self._drained.set()
         self._submits: deque[Submit] = deque()
+        self._submit_chars = 0
         self._submittable = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -78,8 +80,9 @@ class Connection(ABC):
                     self._end(action)
                 case SubmitTurn() | SubmitFrame():
                     self._submits.append(action)
+                    self._submit_chars += _weight(action)
                     self._submittable.set()
-                    if len(self._submits) >= SUBMITS_MAX:
+                    if not self._has_room():
                         self._room.clear()
                 case _:
                     self._begin(action)
@@ -178,6 +181,8 @@ class Connection(ABC):
             raw = message.get("text")
             self.perform(self._session.receive(raw if raw is not None else message["bytes"], wall_ms()))
             await self._room.wait()
+            if self._session.pace_ms:
+                await asyncio.sleep(self._session.pace_ms / 1000)
 
     async def _write(self) -> None:
         try:
@@ -206,7 +211,9 @@ class Connection(ABC):
         while True:
             while self._submits:
                 submit = self._submits.popleft()
-                self._room.set()
+                self._submit_chars -= _weight(submit)
+                if self._has_room():
+                    self._room.set()
                 await self._submit(submit)
             if self._finishing:
                 return
@@ -214,6 +221,9 @@ class Connection(ABC):
             await self._submittable.wait()
 
     # --------------------------------------------------------------------------------------------------- details
+    def _has_room(self) -> bool:
+        return len(self._submits) < SUBMITS_MAX and self._submit_chars < SUBMITS_CHARS
+
     def _enqueue(self, frame: bytes) -> None:
         if self._crowded or len(self._outbound) >= limits.OUTBOUND_FRAMES:
             log.warning("a slow consumer is closed", kind=self.kind, connection=self._session.connection_id)
@@ -258,3 +268,9 @@ class Connection(ABC):
     async def _until_drained(self) -> None:
         """Wait until the peer has taken what was written so far."""
         await self._drained.wait()
+
+
+def _weight(submit: Submit) -> int:
+    """Characters of what may be long in it."""
+    content = submit.message if isinstance(submit, SubmitTurn) else submit.frame
+    return len(content.text or "") + len(content.data or "") + len(content.metadata or "")

@@ -316,6 +316,10 @@ class AgentSession(Session):
                     frame_type=kind,
                 )
 
+    def _within_rate(self, client_id: str | None, frame_type: str | None) -> None:  # noqa: ARG002 -- of the base
+        """Nothing is refused: a piece of a stream has no id by which its sender could be told to send it again."""
+        self.pace_ms = self._rate.owe(self._now)
+
     def _envelope(self, envelope: dict[str, Any]) -> None:
         conversation_id, frame = envelope["conversationId"], envelope.get("frame")
         if not isinstance(conversation_id, str) or not 0 < len(conversation_id) <= MAX_ID:
@@ -376,11 +380,14 @@ class AgentSession(Session):
             return
         held = self._held.setdefault(partition, [])
         if len(held) >= IN_FLIGHT_MAX:
-            if ref is not None:
-                del self._pending[ref]
-            raise ProtocolError(
+            error = ProtocolError(
                 "unavailable", "the conversation's partition has no writer yet", retry_after_ms=BUSY_RETRY_MS
             )
+            if ref is None:
+                self._end_with(error)  # as in `submit_failed`
+                return
+            del self._pending[ref]
+            raise error
         held.append(submit)
 
     def _sender(self) -> dict[str, str]:

@@ -23,7 +23,8 @@ OUTBOUND_FRAMES = 1_000
 OUTBOUND_BYTES = 16 * 1024 * 1024
 
 # A person's connection: 20 frames/s, and two seconds' worth at once, so that a burst meets the in-flight limit (32)
-# before the rate. An agent's connection serves a whole channel, so it gets the channel's rate.
+# before the rate. An agent's connection serves a whole channel, so it gets the channel's rate; it is read no faster
+# rather than refused, since an agent is not told which piece of a stream was not taken.
 USER_RATE, USER_BURST = 20.0, 40.0
 AGENT_RATE, AGENT_BURST = 2_000.0, 4_000.0
 
@@ -66,3 +67,9 @@ class Rate(msgspec.Struct):
             self.tokens -= 1
             return 0
         return max(1, round((1 - self.tokens) / self.per_second * 1000))
+
+    def owe(self, now_ms: int) -> int:
+        """Take one token, there or not: the milliseconds until it would have been there."""
+        self.tokens = min(self.burst, self.tokens + (now_ms - self.at_ms) * self.per_second / 1000) - 1
+        self.at_ms = now_ms
+        return max(0, round(-self.tokens / self.per_second * 1000))

@@ -101,6 +101,8 @@ class Session(ABC):
         self._now = now
         self._actions: list[Action] = []
         self._early: list[str | bytes] = []
+        self.pace_ms = 0
+        """How long the next frame is to stay unread, where frames above the rate are not refused."""
 
     @property
     def claims(self) -> Claims:

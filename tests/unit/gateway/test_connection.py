@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import json
 from typing import Any, cast
 
 from starlette.websockets import WebSocket
 
-from connectors.gateway.connection import Connection, Submit
+from connectors.gateway.connection import SUBMITS_CHARS, Connection, Submit
 from connectors.gateway.protocol.actions import Action
-from connectors.gateway.protocol.session import Claims, Scope
+from connectors.gateway.protocol.agent import AgentSession
+from connectors.gateway.protocol.session import Claims, Scope, Session
 from connectors.gateway.protocol.user import UserSession
+from tests.support.waiting import until
 
 FAR = 10**15
 
@@ -43,3 +47,76 @@ async def test_a_peer_that_leaves_at_once_leaves_no_work_half_begun() -> None:
     assert person.closed.is_set()
     assert person.peer_code == 1006
     gc.collect()  # a coroutine that was never awaited is reported when it is collected, which fails the test
+
+
+class Flood:
+    """An agent that sends as fast as it is read, until it has sent `last`; then it leaves when it is let."""
+
+    def __init__(self, frame: dict[str, Any], last: int) -> None:
+        self._raw = json.dumps({"conversationId": "conv", "frame": frame})
+        self._last = last
+        self.read = 0
+        self.leave = asyncio.Event()
+
+    async def receive(self) -> dict[str, Any]:
+        if self.read == self._last:
+            await self.leave.wait()
+            return {"type": "websocket.disconnect", "code": 1000}
+        await asyncio.sleep(0)
+        self.read += 1
+        return {"type": "websocket.receive", "text": self._raw}
+
+    async def send_text(self, data: str) -> None:
+        """It reads nothing."""
+
+
+class Slow(Connection):
+    """One whose frames are written once `go` is set."""
+
+    def __init__(self, websocket: WebSocket, session: Session) -> None:
+        super().__init__(websocket, session)
+        self.go = asyncio.Event()
+        self.written = 0
+
+    async def _do(self, action: Action) -> None:
+        """It joins at once."""
+        if isinstance(self._session, AgentSession):
+            self.perform(self._session.opened(0))
+            self.perform(self._session.joined(0, 0))
+
+    async def _submit(self, submit: Submit) -> None:
+        await self.go.wait()
+        self.written += 1
+
+    async def _gone(self) -> None:
+        """Nothing is left behind."""
+
+
+def flooded(flood: Flood) -> Slow:
+    claims = Claims(channel="c", scope=Scope.CHANNEL, user="bot", named=True, expires_at=FAR)
+    session = AgentSession(
+        partition_of=lambda _: 0,
+        new_id=lambda: "id",
+        token="t",
+        scope_of=lambda _: claims,
+        connection_id="gw-1.1",
+        mint=lambda: "r",
+        now=0,
+    )
+    return Slow(cast(WebSocket, flood), session)
+
+
+async def test_the_reader_stops_when_much_waits_for_the_intake_and_goes_on_when_it_is_written() -> None:
+    size, count = 256 * 1024 - 2, 40
+    flood = Flood({"type": "checkpoint", "data": "x" * size}, count)
+    agent = flooded(flood)
+    serving = asyncio.create_task(agent.serve('{"type":"hello"}'))
+    most = SUBMITS_CHARS // size + 2  # one is being written, and one that is too many was read
+    await until(lambda: flood.read >= most - 1)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert flood.read <= most < count
+    agent.go.set()
+    await until(lambda: agent.written == count)
+    flood.leave.set()
+    await serving

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from connectors.gateway.protocol import limits
-from connectors.gateway.protocol.actions import Action, Close, FetchTurn, Load, OpenMember, Write
-from connectors.gateway.protocol.agent import AgentSession
+from connectors.gateway.protocol.actions import Action, Close, FetchTurn, Load, OpenMember, SubmitFrame, Write
+from connectors.gateway.protocol.agent import IN_FLIGHT_MAX, AgentSession
 from connectors.gateway.protocol.delivery import REMEMBERED_MAX
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.resume import Resume
@@ -40,7 +40,7 @@ def user(expires_at: int = FAR) -> UserSession:
     return session
 
 
-def agent(watermarks: dict[str, int] | None = None) -> AgentSession:
+def agent(watermarks: dict[str, int] | None = None, *, joined: bool = True) -> AgentSession:
     numbers = count(1)
     session = AgentSession(
         partition_of=lambda _: 0,
@@ -54,7 +54,8 @@ def agent(watermarks: dict[str, int] | None = None) -> AgentSession:
     (hello,) = session.receive(json.dumps({"type": "hello", "watermarks": watermarks or {}}), NOW)
     assert isinstance(hello, OpenMember)
     session.opened(NOW)
-    session.joined(0, NOW)
+    if joined:
+        session.joined(0, NOW)
     return session
 
 
@@ -245,3 +246,31 @@ def test_what_was_forgotten_is_given_without_seq_when_it_comes_late() -> None:
     (frame,) = written(session.fetched(fetch, turn(3, "c0"), None, NOW))
     assert "seq" not in frame
     assert seqs(session.run_given("c0/11/g", 1, turn(11, "c0"), NOW)) == [11]
+
+
+def chunk(number: int) -> str:
+    part = {"type": "text", "content": f"w{number} ", "id": 1}
+    return json.dumps(
+        {"conversationId": "conv", "frame": {"type": "genui", "streamId": "s", "done": False, "chunk": part}}
+    )
+
+
+def test_an_agent_above_its_rate_is_read_more_slowly_and_loses_no_piece_of_a_stream() -> None:
+    session = agent()
+    sent, burst = int(limits.AGENT_BURST + limits.AGENT_RATE), int(limits.AGENT_BURST)
+    taken = [action for number in range(sent) for action in session.receive(chunk(number), NOW)]
+    assert sum(isinstance(action, SubmitFrame) for action in taken) == sent
+    assert len(taken) == sent
+    assert session.pace_ms == round((sent - burst + 1) / limits.AGENT_RATE * 1000)
+    session.receive(chunk(sent), NOW + session.pace_ms + 1)
+    assert session.pace_ms <= 1
+
+
+def test_a_piece_of_a_stream_that_finds_no_room_before_the_join_is_taken_ends_the_connection() -> None:
+    """Its sender cannot be told which one it was: were what follows taken, the stream would have a hole."""
+    session = agent(joined=False)
+    assert [action for number in range(IN_FLIGHT_MAX) for action in session.receive(chunk(number), NOW)] == []
+    actions = session.receive(chunk(IN_FLIGHT_MAX), NOW)
+    assert closes(actions) == [1012]
+    assert session.receive(chunk(IN_FLIGHT_MAX + 1), NOW) == []
+    assert session.joined(0, NOW) == []
