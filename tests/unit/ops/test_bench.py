@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
 import pytest
 
 from ops.bench.latency import quantile
@@ -40,5 +44,11 @@ def test_what_a_fault_came_to_is_shown_over_all_that_felt_it() -> None:
     assert felt.document() == {"p50": 100.0, "p99": 198.0, "max": 200.0, "samples": 200}
 
 
-async def test_an_idle_conversation_with_its_64_keys_and_last_16_runs_takes_2_kib_at_most() -> None:
-    assert 64 * 22 < await weigh(2_000) <= 2_048
+def test_an_idle_conversation_with_its_64_keys_and_last_16_runs_takes_2_kib_at_most() -> None:
+    # In a process of its own: this one has free memory from earlier tests, which would be filled first.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+        assert 64 * 22 < fresh.submit(_weigh).result() <= 2_048
+
+
+def _weigh() -> float:
+    return asyncio.run(weigh(2_000))
