@@ -71,6 +71,8 @@ class Row:
     owner: str | None = None
     """Member id of the run's holder."""
     epoch: int = 1
+    run_id: str = ""
+    """The run that was last worked on."""
     slowly: bool = False
 
 
@@ -106,7 +108,8 @@ class Board:
             case RunOpened():
                 return self._given(self._row(event.conversation_id), event.member, event.run_epoch)
             case RunStarted():
-                self._row(event.conversation_id).progress = Progress.ANSWERING
+                row = self._row(event.conversation_id)
+                row.progress, row.run_id = Progress.ANSWERING, event.run_id
             case FrameCommitted():
                 self._said(self._row(event.conversation_id), event)
             case RunMoved():

@@ -44,7 +44,8 @@ class Kill:
     who: str
     at: float
     """`time.monotonic()` of the SIGKILL; the times below are on the same clock."""
-    run_id: str | None = None
+    run_id: str
+    """The run in whose middle it was."""
     moved: float | None = None
     to: str | None = None
     answered: float | None = None
@@ -69,8 +70,8 @@ class Play:
         event = entry.event
         if self.kill is None:
             self._kill_in_the_middle()
-        elif isinstance(event, RunMoved) and self.kill.moved is None:
-            self.kill.run_id, self.kill.moved = event.run_id, time.monotonic()
+        elif isinstance(event, RunMoved) and event.run_id == self.kill.run_id and self.kill.moved is None:
+            self.kill.moved = time.monotonic()
             self.kill.to = self.board.name(event.to_member)
         elif isinstance(event, RunEnded) and event.run_id == self.kill.run_id:
             self.kill.answered, self.kill.answered_by = time.monotonic(), self.board.name(event.member)
@@ -91,7 +92,7 @@ class Play:
         who = self.board.names[row.owner]
         child = self.agents[who]
         child.kill()
-        self.kill = Kill(who, time.monotonic())
+        self.kill = Kill(who, time.monotonic(), row.run_id)
         self.show.happened(
             Happening(Kind.MOVE, f"kill -9 {child.pid}: {who} dies in the middle of {row.title} #{row.seq}")
         )

@@ -134,6 +134,7 @@ def test_the_moment_to_kill_is_the_middle_of_the_slow_answer_of_its_first_owner(
     assert board.answering() is None
     told(board, chunk("three four "))
     assert board.answering() is board.rows["c"]
+    assert board.rows["c"].run_id == "r"
     told(board, moved("m2", 2), started(2), chunk("one two three four five "))
     assert board.answering() is None
 

@@ -14,6 +14,7 @@ from ops.demo.dialogues import SAMPLE, Dialogue, DialogueError, Exchange, read_d
 from ops.demo.people import Wrong
 from ops.demo.play import Kill, Play, longest_answer, verdict
 from ops.demo.show import PlainShow
+from streams.core.events import Entry, MoveReason, RunMoved
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "dialogues.jsonl"
 
@@ -85,7 +86,7 @@ def test_the_real_dialogues_are_read_whole() -> None:
 
 
 def good_kill() -> Kill:
-    return Kill("agent A", 10.0, run_id="r", moved=10.1, to="agent B", answered=12.0, answered_by="agent B")
+    return Kill("agent A", 10.0, "r", moved=10.1, to="agent B", answered=12.0, answered_by="agent B")
 
 
 REPORT = {"ok": True, "events": 90, "turns": 20, "answered": 20, "open": 0, "takeovers": 1, "violations": []}
@@ -104,8 +105,8 @@ def test_the_verdict_holds_when_all_of_it_does() -> None:
     ("kill", "wrong", "report"),
     [
         (None, [], REPORT),
-        (Kill("agent A", 10.0), [], REPORT),
-        (Kill("agent A", 10.0, run_id="r", moved=10.1, to="agent B"), [], REPORT),
+        (Kill("agent A", 10.0, "r"), [], REPORT),
+        (Kill("agent A", 10.0, "r", moved=10.1, to="agent B"), [], REPORT),
         (Kill("agent A", 10.0, "r", 10.1, "agent B", 12.0, "agent A"), [], REPORT),
         (good_kill(), [Wrong(1, 0, "no answer")], REPORT),
         (good_kill(), [], REPORT | {"ok": False, "violations": ["v"]}),
@@ -117,3 +118,21 @@ def test_the_verdict_falls_with_any_of_its_claims(
     kill: Kill | None, wrong: list[Wrong], report: dict[str, Any]
 ) -> None:
     assert not holds(kill, wrong, report)
+
+
+def moved(run_id: str) -> Entry:
+    event = RunMoved(
+        conversation_id="c", run_id=run_id, turn_seq=1, group="agents/demo", from_member="m1", to_member="m2",
+        run_epoch=2, reason=MoveReason.MEMBER_LEFT,
+    )  # fmt: skip
+    return Entry(1, 0, 0, 1, event)
+
+
+def test_what_is_timed_is_the_turn_in_whose_middle_the_agent_died_not_another_of_its_turns() -> None:
+    kill = Kill("agent A", 10.0, "r")
+    play = Play(PlainShow(Console(quiet=True)), Board(names={"m1": "agent A", "m2": "agent B"}), kill=kill)
+    play.took(moved("another"))
+    assert (kill.moved, kill.to) == (None, None)
+    play.took(moved("r"))
+    assert kill.moved is not None
+    assert kill.to == "agent B"
