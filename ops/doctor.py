@@ -140,6 +140,8 @@ async def _kafka(settings: Settings) -> list[Check]:
             except TopicsError as error:
                 return [*checks, Check("topics", Result.FAILED, str(error), "turnlog topic ensure")]
             return [*checks, Check("topics", Result.OK, f"{count} partitions each, with the settings they need")]
+    except KafkaUnavailable as error:
+        return [Check("kafka", Result.FAILED, str(error), way_out)]
     except UNREACHABLE as error:
         return [Check("kafka", Result.FAILED, f"{settings.kafka}: {_said(error)}", way_out)]
 
@@ -266,4 +268,6 @@ def _skew(skew_ms: int) -> Check:
 
 
 def _said(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return f"does not answer within {ANSWER_WITHIN_S:.0f} s"
     return str(error).strip().partition("\n")[0] or type(error).__name__

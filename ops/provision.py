@@ -15,15 +15,20 @@ from pathlib import Path
 from typing import Final
 
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaConnectionError
 
 from streams.fence.channels import ChannelDocument, ChannelStore, parse_document
 from streams.fence.credentials import CredentialStore, new_channel_secret
 from streams.fence.migrate import migrate
+from streams.runtime.kafka import KafkaUnavailable
 from streams.settings import Settings
 from streams.topics import Topics, ensure
 
 REPLICATION: Final = 3
 """Replicas of a topic where there are as many brokers; fewer brokers: one."""
+ANSWER_WITHIN_MS: Final = 5_000
+"""How long a broker may take to answer a first request, before the next one named is asked."""
 SMALL_PARTITIONS: Final = 8
 """Partitions of each topic in `turnlog up`, unless it is told another number or the topics are there already."""
 
@@ -45,13 +50,27 @@ class ReadyChannel:
 
 @asynccontextmanager
 async def connected_admin(kafka: str) -> AsyncIterator[AIOKafkaAdminClient]:
-    """An admin client for as long as the block runs. Raises `KafkaConnectionError`."""
+    """An admin client for as long as the block runs. Raises `KafkaUnavailable` when no broker answers."""
+    await _answered(kafka)
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
     try:
         await admin.start()
         yield admin
     finally:
         await admin.close()
+
+
+async def _answered(kafka: str) -> None:
+    """Return once one of the brokers named answers: the admin client would wait 40 s for one that hangs."""
+    client = AIOKafkaClient(bootstrap_servers=kafka, request_timeout_ms=ANSWER_WITHIN_MS)
+    try:
+        await client.bootstrap()
+    except KafkaConnectionError as error:
+        raise KafkaUnavailable(
+            f"{kafka} cannot be connected to, or does not answer within {ANSWER_WITHIN_MS // 1000} s"
+        ) from error
+    finally:
+        await client.close()
 
 
 async def replication_for(admin: AIOKafkaAdminClient) -> int:

@@ -7,7 +7,7 @@ import os
 
 import typer
 
-from ops.cli.common import Output, OutputOption, show_rows
+from ops.cli.common import Output, OutputOption, show_rows, translated_failures
 from ops.cli.errors import NEGATIVE
 
 
@@ -27,7 +27,8 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
     """
     from ops.doctor import diagnose
 
-    checks = asyncio.run(diagnose(os.environ))
+    with translated_failures():
+        checks = asyncio.run(diagnose(os.environ))
     rows = [{"check": c.name, "result": c.result.value, "found": c.found, "way_out": c.way_out} for c in checks]
     show_rows(rows, ("check", "result", "found", "way_out"), output, empty="")
     raise typer.Exit(NEGATIVE if any(row["result"] == "failed" for row in rows) else 0)

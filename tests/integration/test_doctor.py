@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -74,7 +75,19 @@ async def test_the_server_that_is_away_is_named_and_the_other_is_not(
     monkeypatch.setenv("TURNLOG_KAFKA", "127.0.0.1:1")
     checks = await diagnosed()
     assert (checks["kafka"].result, checks["postgres"].result) == (Result.FAILED, Result.OK)
+    assert checks["kafka"].found.startswith("127.0.0.1:1 cannot be connected to")
     monkeypatch.setenv("TURNLOG_KAFKA", place.settings.kafka)
     monkeypatch.setenv("TURNLOG_POSTGRES", "postgresql://127.0.0.1:1/none")
     checks = await diagnosed()
     assert (checks["kafka"].result, checks["postgres"].result) == (Result.OK, Result.FAILED)
+
+
+async def test_a_broker_that_takes_connections_and_answers_nothing_is_named_soon(
+    place: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("TURNLOG_KAFKA", address)
+        checks = await diagnosed()
+    assert checks["kafka"].result is Result.FAILED
+    assert checks["kafka"].found.startswith(f"{address} cannot be connected to, or does not answer within")
