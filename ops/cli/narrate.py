@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -23,8 +23,11 @@ from streams.core.events import (
     RunStarted,
     TurnCommitted,
 )
+from streams.core.runs import ASK_CLOSED, STREAM_CLOSED
 
 TEXT_SHOWN = 160
+LEFT_OPEN: Final = {("genui", STREAM_CLOSED): "a stream", ("interrupt_resolved", ASK_CLOSED): "a question"}
+"""What the writer says in the name of a member that lost its run: told as the member's own, the dead would speak."""
 
 
 def sentence(event: Event) -> str:  # noqa: PLR0911 -- one branch an event
@@ -32,16 +35,14 @@ def sentence(event: Event) -> str:  # noqa: PLR0911 -- one branch an event
     match event:
         case TurnCommitted():
             return _turn(event)
-        case FrameCommitted(frame=frame):
-            what = _short(frame.text or frame.data or frame.status or "")
-            of = f" (run of turn {_turn_of(event.run_id)}, epoch {event.run_epoch})" if event.run_id else ""
-            return f"{event.member or event.sender} sends {frame.type}{of}: {what}"
+        case FrameCommitted():
+            return _frame(event)
         case OwnerChanged():
             return f"the owner in {event.group} changes from {event.previous} to {event.owner} ({event.reason})"
         case RunOpened():
             return f"turn {event.turn_seq} is given to {event.member} in {event.group}"
         case RunStarted():
-            return f"{event.member} works on turn {event.turn_seq} (says its {event.by} frame)"
+            return f"{event.member} works on turn {event.turn_seq} (by its `{event.by}` frame)"
         case RunMoved():
             how = "adopted by" if event.adopted else "continued by" if event.continued else "moves to"
             dropped = f"; superseded: {_listed(event.superseded)}" if event.superseded else ""
@@ -72,6 +73,14 @@ def _turn(event: TurnCommitted) -> str:
     waits = f"; waits for an agent of {', '.join(event.waiting)}" if event.waiting else ""
     to = f" → {', '.join(given)}" if given else ""
     return f"{event.turn.sender} says: {_short(event.turn.text or event.turn.data or event.turn.type)}{to}{waits}"
+
+
+def _frame(event: FrameCommitted) -> str:
+    frame, by = event.frame, event.member or event.sender
+    if left_open := LEFT_OPEN.get((frame.type, frame.data or "")):
+        return f"{left_open} that {by} left open is closed (run of turn {_turn_of(event.run_id)})"
+    of = f" (run of turn {_turn_of(event.run_id)}, epoch {event.run_epoch})" if event.run_id else ""
+    return f"{by} sends {frame.type}{of}: {_short(frame.text or frame.data or frame.status or '')}"
 
 
 def _turn_of(run_id: str | None) -> str:

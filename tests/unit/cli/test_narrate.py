@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ops.cli.narrate import document, line, sentence
-from streams.core.events import RunMoved
+from streams.core.events import Frame, RunMoved
 from tests.support.journals import CONVERSATION, answered, continued, ready, taken_over
 
 pytestmark = pytest.mark.unit
@@ -29,6 +29,20 @@ def test_a_run_that_goes_on_where_it_stopped_is_told_as_such() -> None:
     told = [sentence(e.event) for e in journal.entries if isinstance(e.event, RunMoved)]
     assert len(told) == 1
     assert told[0].startswith("turn 1 continued by gw-1.")
+
+
+def test_a_stream_that_the_dead_left_open_is_not_told_as_if_they_closed_it() -> None:
+    journal = ready()
+    journal.say()
+    first = journal.owner
+    journal.frame(first, "run", status="started")
+    data = '{"type":"text","content":"half","id":1}'
+    journal.frame(first, frame=Frame(id="f", type="genui", stream_id="s", data=data, client_id="f"))
+    before = len(journal.entries)
+    journal.leave(first)
+    told = [sentence(entry.event) for entry in journal.entries[before:]]
+    assert f"a stream that {first} left open is closed (run of turn 1)" in told
+    assert not [each for each in told if each.startswith(f"{first} sends")]
 
 
 def test_a_turn_that_nobody_can_take_says_whom_it_waits_for() -> None:
