@@ -88,10 +88,14 @@ def drain_member(
             raise CommandFailed(f"there is no member {member}; `turnlog member list` shows those there are", NEGATIVE)
         heirs = asyncio.run(others(settings, row))
         if not dry_run and not yes:
-            require_yes(f"Drain {member} of {row.group}, where {heirs} others take turns?")
+            require_yes(f"Drain {member} of {row.group}, which leaves {_takers(heirs)} in its group?")
         if not dry_run:
             row = asyncio.run(drain(settings, member, by=by or getpass.getuser(), reason=reason))
     _tell(member, row, heirs, output, dry_run=dry_run)
+
+
+def _takers(others: int) -> str:
+    return "1 other member" if others == 1 else f"{others or 'no'} other members"
 
 
 def _tell(member: str, row: MemberRow | None, heirs: int, output: Output, *, dry_run: bool) -> None:
@@ -101,11 +105,11 @@ def _tell(member: str, row: MemberRow | None, heirs: int, output: Output, *, dry
         emit({**shown, "others": heirs, "dry_run": dry_run})
         return
     if dry_run:
-        progress(f"{member} would get nothing new; {heirs} others of its group take turns")
+        progress(f"{member} would get nothing new; that leaves {_takers(heirs)} in its group")
     elif row is None:
         progress(f"{member} has left")
     elif row.draining == row.partitions:
-        progress(f"{member} gets nothing new on any of {row.partitions} partitions; {heirs} others take turns")
+        progress(f"{member} gets nothing new on any of {row.partitions} partitions; {_takers(heirs)} left in its group")
     else:
         progress(
             f"every partition was told; the read model shows {row.draining} of {row.partitions} so far (does a "
