@@ -182,7 +182,7 @@ def unavailable(error: BaseException) -> ProtocolError:
     """The intake does not have the command, as far as is known."""
     return ProtocolError(
         "unavailable",
-        f"not taken: {error}",
+        f"not taken, as far as is known: {error}",
         retry_after_ms=RETRY_AFTER_MS,
         details={"budgetMs": RETRY_BUDGET_MS},
     )

@@ -239,6 +239,7 @@ async def test_what_the_intake_does_not_have_is_unavailable(world: World, served
     world.broken = Unavailable("Kafka is away")
     answer = await served.say(conversation, token, "hello", "k-1")
     assert code(answer) == (503, "unavailable")
+    assert answer.json()["error"]["message"].startswith("not taken, as far as is known: ")
     assert answer.headers["retry-after"] == "1"
     world.broken = None
     assert (await served.say(conversation, token, "hello", "k-1")).status_code == 201
