@@ -6,13 +6,18 @@ the person sees it whole, no word twice.
 
 import asyncio
 import os
+import sys
 
 from turnlog import Agent
 
-GATEWAY = os.environ.get("GATEWAY", "http://127.0.0.1:8080")
-agent = Agent(GATEWAY, channel_secret=os.environ["AGENTS_SECRET"], group="support", continues=True)
+gateway, secret = os.environ["TURNLOG_GATEWAY"], os.environ["AGENTS_SECRET"]
+agent = Agent(gateway, channel_secret=secret, group="support", continues=True)
 
 SECTIONS = ("First, what you asked: {text}. ", "Second, what I make of it. ", "And third, the end. ")
+
+
+def tell(what):
+    print(f"process {os.getpid()} {what}", file=sys.stderr)
 
 
 @agent.on_turn
@@ -26,10 +31,11 @@ async def answer(turn, reply):
         await reply.checkpoint(plan)
     # What the person has seen counts, not what this process remembers: the rest of it follows, in the same stream.
     said = before.text if before is not None else ""
+    tell(f"goes on behind “{said.strip()}”" if said else "begins an answer")
     async with reply.stream() as stream:
         for word in "".join(plan).removeprefix(said).split():
             await stream.write(word + " ")
             await asyncio.sleep(0.3)
 
 
-asyncio.run(agent.run())
+asyncio.run(agent.run(on_ready=lambda: tell("is connected")))

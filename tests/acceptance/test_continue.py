@@ -176,7 +176,7 @@ async def test_an_agent_that_cannot_is_taken_over_by_one_that_can(up: Up, http: 
 
 async def test_the_example_of_the_docs_finishes_what_a_killed_one_began(up: Up, http: httpx.AsyncClient) -> None:
     def example() -> AbstractAsyncContextManager[Program]:
-        environment = {"GATEWAY": up.gateways[0], "AGENTS_SECRET": up.secret("agents")}
+        environment = {"TURNLOG_GATEWAY": up.gateways[0], "AGENTS_SECRET": up.secret("agents")}
         return program(sys.executable, str(ROOT / "docs" / "examples" / "continuing_agent.py"), environment=environment)
 
     async with talk(up, http) as there:
