@@ -16,7 +16,7 @@ agent = Agent(gateway, channel_secret=secret, group="support", continues=True)
 SECTIONS = ("First, what you asked: {text}. ", "Second, what I make of it. ", "And third, the end. ")
 
 
-def tell(what):
+def tell(what: str) -> None:
     print(f"process {os.getpid()} {what}", file=sys.stderr)
 
 
