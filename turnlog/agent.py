@@ -161,9 +161,8 @@ class Agent:
 
     def hello(self) -> Frame:
         """The first frame of each connection."""
-        hello: Frame = {"type": "hello", "protocol": PROTOCOL}
-        if self._continues:
-            hello["capabilities"] = ["continue"]
+        capabilities = ["adopt", "continue"] if self._continues else ["adopt"]
+        hello: Frame = {"type": "hello", "protocol": PROTOCOL, "capabilities": capabilities}
         if self.group is not None:
             hello["group"] = self.group
         if watermarks := self._lanes.watermarks:
@@ -176,7 +175,7 @@ class Agent:
             on_ready, self._on_ready = self._on_ready, None
             on_ready()
         self._parts.clear()
-        await self._lanes.reconnected(told=self._continues and "continue" in self._link.abilities)
+        await self._lanes.reconnected(told="adopt" in self._link.abilities)
         if self._stopping:
             await self._say_drain()
 

@@ -22,9 +22,9 @@ DONE_CHUNK_ID = 2
 class Stream:
     """A growing text. Pieces written within a moment travel as one chunk.
 
-    After a reconnect, or when the run is given to this process once more, the gateway says how much of it was stored to
-    an agent that `continues`, and it goes on behind that. Others cannot know, and the server has marked what was stored
-    as superseded: it is then told again from the start, under another stream id.
+    After a reconnect the gateway says how much of it was stored, and it goes on behind that. Where the run was given to
+    this process once more from its beginning, the server has marked what was stored as superseded: it is then told again
+    from the start, under another stream id.
 
     `resumed`: what another process had said of it, which stays.
     """

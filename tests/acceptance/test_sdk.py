@@ -144,31 +144,6 @@ async def test_the_only_agent_goes_on_with_what_it_has_after_a_lost_connection(u
         assert calls == ["hello?", "again"]
 
 
-async def test_a_stream_cut_by_a_lost_connection_reaches_the_person_whole_and_once(up: Up, group: str) -> None:
-    release = asyncio.Event()
-    begun = asyncio.Event()
-
-    async def answer(turn: Turn, reply: Reply) -> None:
-        async with reply.stream() as stream:
-            await stream.write("first half, ")
-            await stream.flush()
-            begun.set()
-            await release.wait()
-            await stream.write("second half")
-
-    async with serving(up, group, answer) as agent, talking(up) as (conversation, messages):
-        await conversation.send("tell me")
-        await begun.wait()
-        before = agent.member
-        cut(agent)
-        await until(lambda: agent.member != before)
-        release.set()
-        assert await heard(messages, 2) == [("user", "tell me"), ("bot", "first half, second half")]
-        await conversation.send("more")
-        begun.clear()
-        assert await heard(messages, 2) == [("user", "more"), ("bot", "first half, second half")]
-
-
 async def test_a_draining_agent_finishes_its_answer_and_the_next_turn_goes_to_another(up: Up, group: str) -> None:
     release, began = asyncio.Event(), asyncio.Event()
 
@@ -249,7 +224,8 @@ async def test_an_operator_drains_a_member_and_the_next_turn_goes_to_another(up:
         assert unknown.code == 1
 
 
-async def test_a_stream_that_continues_over_a_lost_connection_is_one_stream(up: Up, group: str) -> None:
+@pytest.mark.parametrize("continues", [False, True])
+async def test_a_stream_cut_by_a_lost_connection_is_one_stream(up: Up, group: str, continues: bool) -> None:
     release, begun = asyncio.Event(), asyncio.Event()
 
     async def answer(turn: Turn, reply: Reply) -> None:
@@ -260,7 +236,7 @@ async def test_a_stream_that_continues_over_a_lost_connection_is_one_stream(up: 
             await release.wait()
             await stream.write("second half")
 
-    async with serving(up, group, answer, continues=True) as agent, talking(up) as (conversation, messages):
+    async with serving(up, group, answer, continues=continues) as agent, talking(up) as (conversation, messages):
         await conversation.send("tell me")
         await begun.wait()
         before = agent.member
@@ -273,6 +249,8 @@ async def test_a_stream_that_continues_over_a_lost_connection_is_one_stream(up: 
         said = "".join(frame["chunk"].get("content", "") for frame in stored)
         assert said == "first half, second half"
         assert not any("superseded" in frame for frame in stored)
+        await conversation.send("more")
+        assert await heard(messages, 2) == [("user", "more"), ("bot", "first half, second half")]
 
 
 async def test_a_wrong_secret_is_refused_at_once(up: Up, group: str) -> None:

@@ -59,6 +59,8 @@ class AgentSession(Session):
         self.member = self.connection_id
         self.group: str | None = None
         self.continues = False
+        self.adopts = False
+        """Its process asks what is stored of runs that it had already: else it could not know where to go on."""
         """Whether its process goes on with runs that another one began."""
         self._partition_of = partition_of
         self._new_id = new_id
@@ -101,7 +103,7 @@ class AgentSession(Session):
             "channelId": self.claims.channel,
             "expiresAt": self.claims.expires_at,
             "group": self.group,
-            "capabilities": {"drain": True, "continue": self.continues},
+            "capabilities": {"drain": True, "continue": self.continues, "adopt": self.adopts},
             "limits": {
                 **limits.advertised(channel_scope=True),
                 "maxInFlight": IN_FLIGHT_MAX,
@@ -140,7 +142,7 @@ class AgentSession(Session):
         self._delivery.hold(event.run_id, Held(conversation_id, event.turn_seq, event.run_epoch))
         if isinstance(event, RunMoved) and event.adopted:
             self._delivery.has(conversation_id, event.turn_seq)
-            if self.continues:
+            if self.adopts:
                 self._ask(FetchRun(conversation_id, event.turn_seq, event.run_id, event.run_epoch))
             return self._drain()
         fetch = FetchTurn(conversation_id, event.turn_seq, event.run_id, event.run_epoch)
@@ -287,7 +289,9 @@ class AgentSession(Session):
         user = frame.get("userId")
         if isinstance(user, str) and 0 < len(user) <= MAX_ID and not self.claims.named:
             self._claims = msgspec.structs.replace(self.claims, user=user)
-        self.continues = "continue" in capabilities_of(frame)
+        capabilities = capabilities_of(frame)
+        self.continues = "continue" in capabilities
+        self.adopts = self.continues or "adopt" in capabilities
         watermarks = _watermarks(frame.get("watermarks"))
         self._delivery.know(watermarks)
         self.group = group

@@ -226,7 +226,7 @@ async def test_the_welcome_says_what_this_gateway_can(served: Served) -> None:
     for hello, able in ((ABLE, True), ({"capabilities": "continue"}, False), ({}, False)):
         async with served.socket(token, dict(hello)) as peer:
             data = (await peer.frame())["data"]
-            assert data["capabilities"] == {"drain": True, "continue": able}
+            assert data["capabilities"] == {"drain": True, "continue": able, "adopt": able}
             assert data["limits"]["maxCheckpointBytes"] == 262_144
 
 

@@ -57,7 +57,8 @@ async def test_hello_names_the_protocol_and_the_group_and_carries_no_token(gatew
     agent = agent_of(gateway, group="support")
     echo(agent)
     async with serving(agent, gateway) as peer:
-        assert peer.hello == {"type": "hello", "protocol": "converger/1", "group": "support"}
+        said = {"type": "hello", "protocol": "converger/1", "group": "support", "capabilities": ["adopt"]}
+        assert peer.hello == said
         assert peer.token == "Bearer t-1"
         assert peer.socket.subprotocol is None or peer.socket.subprotocol == "converger.v1"
 

@@ -15,7 +15,7 @@ from turnlog.backoff import Backoff
 
 pytestmark = pytest.mark.unit
 
-ABLE = {"capabilities": {"continue": True, "drain": True}}
+ABLE = {"capabilities": {"adopt": True, "continue": True, "drain": True}}
 OLD = "turn-1.1.s1"
 """The stream of the first owner."""
 
@@ -76,7 +76,7 @@ async def counting(turn: Turn) -> AsyncGenerator[str, None]:
 
 async def test_hello_says_that_it_can(gateway: ScriptedGateway) -> None:
     async with serving(gateway, counting) as peer:
-        assert peer.hello["capabilities"] == ["continue"]
+        assert peer.hello["capabilities"] == ["adopt", "continue"]
 
 
 async def test_a_stream_goes_on_under_its_id_behind_what_is_stored(gateway: ScriptedGateway) -> None:
