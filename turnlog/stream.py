@@ -23,8 +23,8 @@ class Stream:
     """A growing text. Pieces written within a moment travel as one chunk.
 
     After a reconnect the gateway says how much of it was stored, and it goes on behind that. Where the run was given to
-    this process once more from its beginning, the server has marked what was stored as superseded: it is then told again
-    from the start, under another stream id.
+    this process once more from its beginning, the server has marked what was stored as superseded: it is then told
+    again from the start, under another stream id.
 
     `resumed`: what another process had said of it, which stays.
     """
