@@ -60,7 +60,7 @@ def sequencer(
     """How fast one worker commits turns: its own process, all layers, checkpoints on, 5,000 conversations.
 
     The intake is filled first; then the worker starts and is timed from its first turn to its last commit. The floor is
-    measured on the same broker in the same run, before and after; the better of the two counts.
+    measured on the same broker in the same run, before and after; the mean of the two counts.
 
     Example:
 
