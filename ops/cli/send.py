@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from turnlog import Conversation, Message
 
 NEW = "new"
+# The client tries on by itself for some time; a person should know that it does.
+SILENCE_S = 3.0
 
 
 def register(app: typer.Typer) -> None:
@@ -85,9 +87,13 @@ async def _send(
 ) -> dict[str, Any]:
     from turnlog import Client
 
+    waiting = asyncio.get_running_loop().call_later(SILENCE_S, progress, f"{gateway} has not taken it yet: trying on")
     async with Client(gateway, channel_secret=secret, user=user) as client:
-        conversation = await client.open() if name == NEW else await client.conversation(name)
-        sent = await conversation.send(text, key=key)
+        try:
+            conversation = await client.open() if name == NEW else await client.conversation(name)
+            sent = await conversation.send(text, key=key)
+        finally:
+            waiting.cancel()
         document: dict[str, Any] = {"conversation": conversation.id, "id": sent.id, "key": sent.key}
         if wait_s is not None:
             answer = await _answer(conversation, sent.id, wait_s)
