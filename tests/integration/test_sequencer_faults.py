@@ -18,7 +18,7 @@ from streams.fence.checkpoint import PostgresCheckpoints
 from streams.fence.lease import PostgresLeases
 from streams.fence.port import Fenced, Lease
 from streams.runtime.commit import DeadLetters
-from streams.runtime.kafka import Doubt, KafkaEnds
+from streams.runtime.kafka import Doubt, KafkaEnds, KafkaUnavailable
 from streams.runtime.kafka_clients import (
     KafkaIntake,
     KafkaJournalProducer,
@@ -256,8 +256,14 @@ async def test_a_broker_that_dies_and_comes_back_loses_and_doubles_no_turn(
     await through(shaky, private_stack.kill_kafka, private_stack.restart_kafka, 1)
 
 
-@pytest.mark.parametrize("told", [False, True])
-async def test_a_claim_ends_a_transaction_that_its_coordinator_forgot(shaky: Deployment, told: bool) -> None:
+@pytest.mark.parametrize(
+    ("told", "stored", "outcome"), [(False, False, "aborted"), (True, False, "aborted"), (True, True, "committed")]
+)
+async def test_a_claim_ends_a_transaction_that_its_coordinator_forgot(
+    shaky: Deployment, told: bool, stored: bool, outcome: str
+) -> None:
+    """`told`: its writer heard that it was committed. `stored`: and made a checkpoint of it, which none does that looks
+    whether readers can get it."""
     place = shaky
     await take_unverified(place.settings.kafka)
     home = next(f"c{n}" for n in range(100) if place.home(f"c{n}") == 0)
@@ -275,13 +281,16 @@ async def test_a_claim_ends_a_transaction_that_its_coordinator_forgot(shaky: Dep
             with nullcontext() if told else pytest.raises(Doubt):
                 await until(lambda: has_taken(writer))
             if told:
-                await writer.drain()
+                with pytest.raises(KafkaUnavailable, match="no checkpoint of it yet"):
+                    await writer.drain()
+            if stored:
+                await writer._save(await writer._snapshot())
         assert len(await ports.transactions.unfinished(0)) == 1
         async with writing(ports) as heir:
             await until_turn(place, heir, "forsaken")
         assert await ports.transactions.unfinished(0) == []
         ended = ports.metrics.registry.get_sample_value(
-            "turnlog_hanging_transactions_ended_total", {"outcome": "committed" if told else "aborted"}
+            "turnlog_hanging_transactions_ended_total", {"outcome": outcome}
         )
         assert ended == 1
     assert await place.turns() == {home: ["before", "forsaken"]}
