@@ -18,9 +18,9 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from connectors.gateway import operate, rest, sse, tenant
 from connectors.gateway.connection import ABORT_EXTENSION
+from connectors.gateway.handshake import serve_socket
 from connectors.gateway.http import http_exception
 from connectors.gateway.protocol.limits import HARD_CAP_BYTES
-from connectors.gateway.sockets import serve_socket
 
 if TYPE_CHECKING:
     from websockets.http11 import Request

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
-import sys
 from typing import Final
 
+from ops.agents import run_as_child
 from ops.lifeline import hold_on_to_parent
 from turnlog import Agent, Turn
 
@@ -43,12 +42,7 @@ def main() -> None:
     arguments = parser.parse_args()
     hold_on_to_parent()
     agent = agent_for(arguments.urls, os.environ[SECRET_VARIABLE], arguments.group)
-
-    def ready() -> None:
-        sys.stdout.write(json.dumps({"event": "ready", "pid": os.getpid(), "member": agent.member}) + "\n")
-        sys.stdout.flush()
-
-    asyncio.run(agent.run(on_ready=ready))
+    run_as_child(agent)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
-import sys
 from pathlib import Path
 
+from ops.agents import run_as_child
 from ops.chaos.notes import SECRET_VARIABLE, Notebook, answer_to
 from ops.lifeline import hold_on_to_parent
 from turnlog import Agent, Reply, Turn
@@ -70,12 +69,7 @@ def main() -> None:
     arguments = parser.parse_args()
     hold_on_to_parent()
     agent = agent_for(arguments, Notebook(arguments.notes))
-
-    def ready() -> None:
-        sys.stdout.write(json.dumps({"event": "ready", "pid": os.getpid(), "member": agent.member}) + "\n")
-        sys.stdout.flush()
-
-    asyncio.run(agent.run(on_ready=ready))
+    run_as_child(agent)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from ops.cli.common import (
     Output,
     OutputOption,
     PostgresOption,
+    YesOption,
     emit,
     progress,
     require_yes,
@@ -82,7 +83,7 @@ def apply(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what changes; exit code 1 if something does.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before changing anything.")] = False,
+    yes: YesOption = False,
     postgres: PostgresOption = None,
     kafka: KafkaOption = None,
     namespace: NamespaceOption = None,

@@ -46,6 +46,8 @@ NamespaceOption = Annotated[
 LifelineOption = Annotated[
     bool, typer.Option("--lifeline", help="Stop when standard input ends: for a parent that holds it open.")
 ]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask before changing anything.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
 
 Row = Mapping[str, Any]
 MOMENTS: Final = frozenset({"created_at", "since", "updated_at"})

@@ -15,6 +15,7 @@ from ops.cli.common import (
     Output,
     OutputOption,
     PostgresOption,
+    YesOption,
     emit,
     progress,
     require_yes,
@@ -81,7 +82,7 @@ def add_key(
 @app.command("drop")
 def drop_key(
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before changing anything.")] = False,
+    yes: YesOption = False,
     postgres: PostgresOption = None,
     kafka: KafkaOption = None,
     namespace: NamespaceOption = None,
@@ -103,7 +104,7 @@ def drop_key(
 
 @app.command("rotate")
 def rotate(
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before changing anything.")] = False,
+    yes: YesOption = False,
     postgres: PostgresOption = None,
     kafka: KafkaOption = None,
     namespace: NamespaceOption = None,

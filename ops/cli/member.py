@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ops.cli.common import (
+    DryRunOption,
     KafkaOption,
     NamespaceOption,
     Output,
     OutputOption,
     PostgresOption,
+    YesOption,
     emit,
     progress,
     require_yes,
@@ -60,8 +62,8 @@ def drain_member(
     member: Annotated[str, typer.Argument(help="Its id, as `turnlog member list` shows it.", show_default=False)],
     by: Annotated[str | None, typer.Option("--by", help="Who wants it, for the journal.  [default: your user]")] = None,
     reason: Annotated[str, typer.Option("--reason", help="Why, for the journal.")] = "operator",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before changing anything.")] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
     postgres: PostgresOption = None,
     kafka: KafkaOption = None,
     namespace: NamespaceOption = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ops.cli.common import (
+    DryRunOption,
     KafkaOption,
     NamespaceOption,
     Output,
@@ -39,7 +40,7 @@ def ensure_topics(
         int | None,
         typer.Option("--replication", min=1, help="Replicas (default: 3 where there are 3 brokers, else 1)."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be changed.")] = False,
+    dry_run: DryRunOption = False,
     kafka: KafkaOption = None,
     postgres: PostgresOption = None,
     namespace: NamespaceOption = None,

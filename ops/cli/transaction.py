@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops.cli.common import (
+    DryRunOption,
     KafkaOption,
     NamespaceOption,
     Output,
     OutputOption,
     PostgresOption,
+    YesOption,
     progress,
     require_yes,
     settings_from,
@@ -82,8 +84,8 @@ def abort(
     force: Annotated[
         bool, typer.Option("--force", help="Also one of the partition's own worker, or one that is not hanging.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before changing anything.")] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
     postgres: PostgresOption = None,
     kafka: KafkaOption = None,
     namespace: NamespaceOption = None,

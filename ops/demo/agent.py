@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
-import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+from ops.agents import run_as_child
 from ops.demo.dialogues import read_dialogues
 from ops.lifeline import hold_on_to_parent
 from turnlog import Agent, Turn
@@ -52,12 +51,7 @@ def main() -> None:
     arguments = parser.parse_args()
     hold_on_to_parent()
     agent = agent_for(arguments.url, os.environ[SECRET_VARIABLE], arguments.dialogues, arguments.word_ms / 1000)
-
-    def ready() -> None:
-        sys.stdout.write(json.dumps({"event": "ready", "pid": os.getpid(), "member": agent.member}) + "\n")
-        sys.stdout.flush()
-
-    asyncio.run(agent.run(on_ready=ready))
+    run_as_child(agent)
 
 
 if __name__ == "__main__":

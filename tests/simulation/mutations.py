@@ -158,26 +158,18 @@ def _token_at_first_save(undo: ExitStack) -> None:
         if stored is None or stored.token.writer_epoch > token.writer_epoch or stored.lsn < lsn:
             raise Fenced("lost history")
 
-    async def save(
-        self: MemoryCheckpoints,
-        partition: int,
-        checkpoint: Checkpoint,
-        rows: Any,
-        keys: Any,
-        before: int,
-        **known: int,
-    ) -> None:
-        stored = self._store.checkpoints[partition]
-        if stored.token.writer_epoch <= checkpoint.token.writer_epoch:
-            self._store.checkpoints[partition] = msgspec.structs.replace(stored, token=checkpoint.token)
-        await kept(self, partition, checkpoint, rows, keys, before, **known)
-
     _swap(undo, MemoryCheckpoints, "take", take)
     _swap(undo, MemoryCheckpoints, "_require", require)
-    kept = _swap(undo, MemoryCheckpoints, "save", save)
+    _save_under_own_token(undo, lambda stored, mine: stored.writer_epoch <= mine.writer_epoch)
 
 
 def _any_snapshot(undo: ExitStack) -> None:
+    _save_under_own_token(undo, lambda stored, mine: True)
+
+
+def _save_under_own_token(undo: ExitStack, may: Callable[[Token, Token], bool]) -> None:
+    """A snapshot first puts its own token into the row, where it `may`, given the one there and its own."""
+
     async def save(
         self: MemoryCheckpoints,
         partition: int,
@@ -188,7 +180,8 @@ def _any_snapshot(undo: ExitStack) -> None:
         **known: int,
     ) -> None:
         stored = self._store.checkpoints[partition]
-        self._store.checkpoints[partition] = msgspec.structs.replace(stored, token=checkpoint.token)
+        if may(stored.token, checkpoint.token):
+            self._store.checkpoints[partition] = msgspec.structs.replace(stored, token=checkpoint.token)
         await kept(self, partition, checkpoint, rows, keys, before, **known)
 
     kept = _swap(undo, MemoryCheckpoints, "save", save)

@@ -143,6 +143,7 @@ def test_the_events_that_these_are_made_from_can_follow(world: World) -> None:
     apply(world, turn(seq=3, assigned=(Assignment(GROUP, "a", f"c/3/{GROUP}"),)))
     apply(world, moved(to_member=None))
     apply(world, ended(member=None, run_epoch=2))
+    assert [(run.turn_seq, run.member) for run in world.conversation().runs.values()] == [(3, "a")]
 
 
 def test_an_entry_of_another_writer_epoch_is_refused(world: World) -> None:

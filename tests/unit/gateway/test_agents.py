@@ -452,7 +452,7 @@ async def test_closing_a_conversation_aborts_the_run(served: Served) -> None:
         await served.say(conversation, token, "hello")
         await agent.until("text")
         await served.gateway.commands.close_conversation(conversation, "ann")
-        await agent.until("abort")
+        assert (await agent.until("abort"))["type"] == "abort"
 
 
 @pytest.mark.parametrize("group", ["", "a/b", "~x", "g" * 65, 7])

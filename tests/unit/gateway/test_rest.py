@@ -84,7 +84,8 @@ async def test_a_partition_that_lacks_the_document_yet_is_no_reason_for_a_4xx(wo
 async def test_a_known_secret_logs_in_while_the_store_is_away(served: Served) -> None:
     await served.token()
     served.store.broken = Unavailable("PostgreSQL is away")
-    await served.token()
+    token = await served.token()
+    assert (await served.http.post("/api/v1/converger/conversations", headers=bearer(token))).status_code == 201
 
 
 async def test_a_repeat_with_the_same_key_gets_the_first_answer(world: World, served: Served) -> None:
