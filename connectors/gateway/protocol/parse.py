@@ -314,12 +314,12 @@ def parse_agent_frame(frame: dict[str, Any], mint: Callable[[], str]) -> Frame:
         case "genui":
             return _genui(frame, mint)
         case "tool_call" | "skill":
-            return Frame(id=mint(), type=kind, data=_checked(frame, kind))
+            return Frame(id=mint(), type=kind, data=_checked(frame, kind), client_id=_client_id(frame))
         case "interrupt" | "interrupt_resolved":
             target = frame.get("id")
             if not isinstance(target, str) or not 0 < len(target) <= MAX_ID:
                 raise ProtocolError("invalid_message", f"id: the interrupt's id, 1 to {MAX_ID} characters")
-            return Frame(id=target, type=kind, data=_checked(frame, kind))
+            return Frame(id=target, type=kind, data=_checked(frame, kind), client_id=_client_id(frame))
         case "event":
             return Frame(id=mint(), type=kind, data=_checked(frame, kind), client_id=_client_id(frame))
         case "error":

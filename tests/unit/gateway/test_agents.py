@@ -391,6 +391,28 @@ async def test_a_message_answers_the_open_question_and_joins_its_run(served: Ser
             assert (await later.frame())["data"]["pending"] == []
 
 
+async def test_a_tool_call_and_a_question_with_a_client_id_are_acknowledged_and_stored_once(served: Served) -> None:
+    conversation, token = await served.conversation()
+    async with served.agent() as agent, served.socket(token, {"watermark": 0}) as person:
+        await person.until("welcome")
+        await served.say(conversation, token, "refund please")
+        turn = await agent.until("text")
+        named = {"run": turn["run"], "runEpoch": turn["runEpoch"]}
+        call = {"type": "tool_call", "clientId": "t-1", "data": {"id": "t", "name": "look_up", "status": "running"}}
+        ask = {"type": "interrupt", "id": "ask-1", "clientId": "i-1", "data": {"payload": {"title": "really?"}}}
+        resolved = {"type": "interrupt_resolved", "id": "ask-1", "clientId": "i-1.done", "data": {"answer": 1}}
+        for seq, frame in enumerate((call, ask, resolved), start=2):
+            for duplicate in (None, True):
+                await agent.say(conversation, frame | named)
+                ack = await agent.until("ack")
+                assert (ack["clientId"], ack["seq"], ack.get("duplicate")) == (frame["clientId"], seq, duplicate)
+        assert [f["type"] for f in await person.settled() if f.get("seq", 0) > 1] == [
+            "tool_call",
+            "interrupt",
+            "interrupt_resolved",
+        ]
+
+
 async def test_typing_is_shown_only_of_who_holds_a_run(served: Served) -> None:
     conversation, token = await served.conversation()
     async with served.agent() as agent, served.socket(token, {"watermark": 0}) as person:
