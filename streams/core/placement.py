@@ -3,9 +3,9 @@
 One change is decided as a whole: first the members that joined and left, then the runs, in the order of
 (conversation, turn), each by the roster as it is after the change:
 
-- a run of a departed member goes to a member that claims to have the turn already (by its watermark; *adopted*), else
-  to the group's owner of now, which continues it or begins anew, by `on_owner_loss`; the last member gone, it waits
-  for the group's next member;
+- a run of a departed member goes to a member that claims to have the turn already (by its watermark; *adopted*, unless
+  another process may have spoken in it since), else to the group's owner of now, which continues it or begins anew,
+  by `on_owner_loss`; the last member gone, it waits for the group's next member;
 - a run that waits for a group is taken up by its next member in the same way;
 - a turn that waits for a channel opens a run in the first group that has a member there.
 """
@@ -18,7 +18,7 @@ from streams.core.draft import Draft
 from streams.core.events import MoveReason, OwnerChanged, RunOpened
 from streams.core.ids import channel_of_group, run_id
 from streams.core.ownership import adopter, choose
-from streams.core.runs import adopt, claimants_of, lose_owner
+from streams.core.runs import adopt, claimants_of, lose_owner, may_be_adopted
 from streams.core.state import Conversation, Member, Partition, Run
 
 
@@ -94,7 +94,7 @@ class Placement:
         roster = self._roster(run.group)
         claimants = claimants_of(run, roster)
         claimants += [id_ for id_ in roster if self._watermarks.get(id_, {}).get(conversation.id, 0) >= run.turn_seq]
-        if claimants:
+        if claimants and may_be_adopted(run):
             adopt(self._draft, conversation, run, adopter([roster[id_] for id_ in claimants], conversation.id), reason)
             return
         owner = choose(roster.values(), conversation.id, self._at)

@@ -218,6 +218,15 @@ def _had_more_to_say(state: Partition, run: Run) -> bool:
     return member is not None and may_continue(state, run, member)
 
 
+def may_be_adopted(run: Run) -> bool:
+    """Whether who says that it has the turn may go on where its process was: all that was said of the run is then that
+    process's. A run that was given to another one meanwhile may have that one's words in it, or have lost the first
+    one's: a watermark says that a process has the turn, and not which of them it is."""
+    progress = run.progress
+    said = progress is not None and bool(progress.frames or progress.checkpoint)
+    return not (run.handed and (said or run.generation))
+
+
 def adopt(draft: Draft, conversation: Conversation, run: Run, to: str, reason: MoveReason) -> None:
     """`to` says that it has the turn already: the run is its, and it goes on where it was."""
     move(draft, conversation, run, to=to, reason=reason, adopted=True)
@@ -362,6 +371,7 @@ def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, eve
         return
     run.claimants = tuple(claimant for claimant in run.claimants if claimant != event.to_member)
     run.silent = event.adopted
+    run.handed = run.handed or not (event.adopted or event.from_member == event.to_member)
     if event.adopted:
         run.adopted_at = max(entry.at, 1)
         if run.progress is not None and run.progress.started:

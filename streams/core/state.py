@@ -119,6 +119,8 @@ class Run(msgspec.Struct, array_like=True):
     claimants: tuple[str, ...] = ()
     """Members that joined with a watermark at or above this turn while another held it."""
     progress: Progress | None = None
+    handed: bool = False
+    """It was given to one process after another: which of them a watermark speaks for cannot be told."""
 
 
 class Conversation(msgspec.Struct):

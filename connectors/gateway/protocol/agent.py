@@ -32,7 +32,17 @@ from connectors.gateway.protocol.parse import (
 from connectors.gateway.protocol.render import ack, encode, numbered, raw, turn_of
 from connectors.gateway.protocol.resume import Resume
 from connectors.gateway.protocol.session import PROTOCOL, Scope, Session, State
-from streams.core.events import Duplicate, Entry, FrameCommitted, Refused, RefusedReason, RunMoved, RunOpened, RunStatus
+from streams.core.events import (
+    Duplicate,
+    Entry,
+    FrameCommitted,
+    MoveReason,
+    Refused,
+    RefusedReason,
+    RunMoved,
+    RunOpened,
+    RunStatus,
+)
 
 GROUP_MAX = 64
 # `<conversation>/<turn's seq>/<channel>/<group>`.
@@ -139,6 +149,8 @@ class AgentSession(Session):
         """A run of an earlier turn came to this member. An adopted one is not given: its process has the turn."""
         self._now = now
         conversation_id = event.conversation_id or ""
+        if isinstance(event, RunMoved) and not event.adopted:
+            self._stop_earlier(event)
         self._delivery.hold(event.run_id, Held(conversation_id, event.turn_seq, event.run_epoch))
         if isinstance(event, RunMoved) and event.adopted:
             self._delivery.has(conversation_id, event.turn_seq)
@@ -151,6 +163,21 @@ class AgentSession(Session):
         self._delivery.wait_for(fetch)
         self._ask(fetch)
         return self._drain()
+
+    def _stop_earlier(self, event: RunMoved) -> None:
+        """Its process may still be at work on what it was given of this run before, over another connection. That is
+        over, since others had the run meanwhile, or what it said is superseded: the turn that comes now is a new
+        beginning. Where nothing of it was said, it only was slow, and whatever comes first is the answer."""
+        conversation_id = event.conversation_id or ""
+        slow = event.reason is MoveReason.ADOPT_TIMEOUT and not event.superseded
+        if slow or self._delivery.turn_written(conversation_id) < event.turn_seq:
+            return
+        if self.adopts:
+            stop = refusal(RefusedReason.FENCED, "run: others had it meanwhile; it is given to you again")
+            named = {"run": event.run_id, "runEpoch": event.run_epoch - 1}
+            self._tell(conversation_id, encode(stop.frame() | named))
+        elif not self.holds_run_in(conversation_id):  # abort would hit the other one
+            self._tell(conversation_id, ABORT)
 
     def answer_given(self, run_id: str, entry: Entry, now: int) -> list[Action]:
         """A person's message answers this member's open question: it is given as the message it is."""

@@ -323,6 +323,63 @@ class TestAdoption:
         assert isinstance(moved, RunMoved)
         assert (moved.to_member, moved.adopted) == ("b", False)
 
+    def test_what_another_process_spoke_in_is_not_adopted_but_superseded(self) -> None:
+        """The run moved from a to b, b spoke and is lost, a comes back: its answer is not b's rest."""
+        world = one_member()
+        world.leave("a")
+        world.join("b", gateway="gw-2")
+        world.chunk("b", "s", delivered=1)
+        world.leave("b", "gw-2")
+        _, closing, moved = world.join("a2", watermarks={"c": 1})
+        assert isinstance(moved, RunMoved)
+        assert isinstance(closing, FrameCommitted)
+        assert (moved.adopted, moved.to_member, moved.superseded) == (False, "a2", (2, closing.seq))
+
+    def test_what_was_superseded_meanwhile_is_not_gone_on_with(self) -> None:
+        """What a's process sent is hidden by now: the rest of it alone would be no answer."""
+        world = one_member()
+        world.chunk("a", "s", delivered=1)
+        world.leave("a")
+        world.join("b", gateway="gw-2")
+        world.leave("b", "gw-2")
+        [_, moved] = world.join("a2", watermarks={"c": 1})
+        assert isinstance(moved, RunMoved)
+        assert (moved.adopted, moved.superseded) == (False, ())
+
+    def test_what_was_continued_elsewhere_is_continued_again_by_a_process_that_comes_back(self) -> None:
+        world = World()
+        world.join("a", settle=True, continues=True)
+        world.open()
+        world.say()
+        world.chunk("a", "s", delivered=1)
+        world.leave("a")
+        world.join("b", gateway="gw-2", continues=True)
+        world.leave("b", "gw-2")
+        [_, moved] = world.join("a2", watermarks={"c": 1}, continues=True)
+        assert isinstance(moved, RunMoved)
+        assert (moved.adopted, moved.continued) == (False, True)
+
+    def test_where_nobody_spoke_yet_a_process_that_comes_back_keeps_it_after_another_had_it(self) -> None:
+        world = one_member()
+        world.leave("a")
+        world.join("b", gateway="gw-2")
+        world.read("b", 1)
+        world.leave("b", "gw-2")
+        [_, moved] = world.join("a2", watermarks={"c": 1})
+        assert isinstance(moved, RunMoved)
+        assert moved.adopted
+
+    def test_who_is_given_an_adopted_run_again_is_still_the_one_that_adopted_it(self) -> None:
+        world = one_member()
+        world.leave("a")
+        world.join("a2", watermarks={"c": 1})
+        world.pass_time(ADOPT_MS)
+        world.chunk("a2", "s", delivered=1)
+        world.leave("a2")
+        [_, moved] = world.join("a3", watermarks={"c": 1})
+        assert isinstance(moved, RunMoved)
+        assert moved.adopted
+
     def test_with_fail_it_ends_when_no_frame_comes(self) -> None:
         world = one_member(on_owner_loss="fail")
         world.join("a2", gateway="gw-2", settle=True, watermarks={"c": 1})

@@ -221,6 +221,34 @@ async def test_one_that_does_not_continue_is_told_nothing_when_it_comes_back(ser
             assert await again.settled() == []
 
 
+@pytest.mark.parametrize("able", [{"capabilities": ["adopt"]}, {}], ids=["told by name", "told by abort"])
+async def test_a_process_whose_turn_others_had_meanwhile_is_stopped_before_it_begins_anew(
+    served: Served, able: dict[str, Any]
+) -> None:
+    conversation, token = await served.conversation()
+    async with served.agent(**able) as first:
+        await served.say(conversation, token, "count")
+        await first.until("text")
+        await first.raw.close()
+    async with served.agent() as second:
+        await chunk(second, conversation, await second.until("text"), "another's ")
+        await second.settled()
+        await second.raw.close()
+    async with served.agent(watermarks={conversation: 1}, **able) as again:
+        stop, turn = (await again.frame())["frame"], (await again.frame())["frame"]
+        assert (turn["type"], "seq" in turn, turn["runEpoch"]) == ("text", False, 5)
+        if able:
+            assert (stop["type"], stop["data"]["code"], stop["run"]) == ("error", "fenced", turn["run"])
+            assert stop["runEpoch"] < turn["runEpoch"]
+        else:
+            assert stop["type"] == "abort"
+        await again.say(conversation, {"type": "text", "data": {"text": "mine"}, "clientId": "m1"})
+        await again.until("ack")
+    stored = await transcript(served, conversation, token)
+    shown = [frame for frame in stored if not frame.get("superseded")]
+    assert [frame["text"] for frame in shown] == ["count", "mine"]
+
+
 async def test_the_welcome_says_what_this_gateway_can(served: Served) -> None:
     token = await served.token("agents-secret", scope="channel")
     for hello, able in ((ABLE, True), ({"capabilities": "continue"}, False), ({}, False)):
