@@ -193,16 +193,18 @@ class History:
                 return stored.entry
         raise Unavailable(f"turn {seq} of {conversation_id} is in neither the read model nor the journal")
 
-    async def run_so_far(self, conversation_id: str, run_id: str, turn_seq: int) -> AsyncIterator[Sequence[Entry]]:
-        """What was stored of a run, ascending, page by page: its frames, and the turns that answered its questions;
-        what was superseded is not in it. Raises `Unavailable`."""
+    async def run_so_far(
+        self, conversation_id: str, run_id: str, turn_seq: int, below_lsn: int
+    ) -> AsyncIterator[Sequence[Entry]]:
+        """What was stored of a run before `below_lsn`, ascending, page by page: its frames, and the turns that answered
+        its questions; what was superseded is not in it. Raises `Unavailable`."""
         after = turn_seq
         while True:
             page = await self.page(conversation_id, after, RUN_PAGE)
-            shown = [stored.entry for stored in page.stored if not stored.superseded]
+            shown = [s.entry for s in page.stored if not s.superseded and s.entry.lsn < below_lsn]
             yield [entry for entry in shown if _is_of(entry.event, run_id)]
             after = page.stored[-1].entry.event.seq if page.stored else after
-            if after >= page.head:
+            if after >= page.head or (page.stored and page.stored[-1].entry.lsn >= below_lsn):
                 return
             if not page.stored:
                 raise Unavailable(f"what follows {after} of {conversation_id} is in neither the read model nor memory")

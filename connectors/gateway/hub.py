@@ -168,7 +168,7 @@ class Hub:
             case MemberJoined():
                 self._joined(partition, event)
             case RunOpened() | RunMoved() | RunEnded():
-                self._run(event)
+                self._run(event, entry.lsn)
             case ListWanted():
                 self._membership.list_wanted(partition, event)
             case MemberDraining():
@@ -230,7 +230,7 @@ class Hub:
         if agent is not None and self._membership.member_draining(event.member):
             agent.send_away(event.by, event.reason)
 
-    def _run(self, event: RunOpened | RunMoved | RunEnded) -> None:
+    def _run(self, event: RunOpened | RunMoved | RunEnded, lsn: int) -> None:
         if isinstance(event, RunEnded):
             self._run_over(event.run_id, lambda session: session.run_ended(event.run_id, event.status, wall_ms()))
             return
@@ -241,7 +241,7 @@ class Hub:
         if agent is None or to_member is None:
             return
         self._runs[event.run_id] = to_member
-        agent.tell(lambda session: session.run_taken_over(event, wall_ms()))
+        agent.tell(lambda session: session.run_taken_over(event, lsn, wall_ms()))
 
     def _run_over(self, run_id: str, work: Callable[[AgentSession], Sequence[Action]]) -> None:
         holder = self._runs.pop(run_id, None)

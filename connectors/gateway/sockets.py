@@ -265,7 +265,9 @@ class AgentConnection(Connection):
     async def _resume(self, wanted: FetchTurn | FetchRun, checkpoint_lsn: int = 0) -> Resume:
         history = self._gateway.history
         gathering = Gathering()
-        async for entries in history.run_so_far(wanted.conversation_id, wanted.run_id, wanted.turn_seq):
+        async for entries in history.run_so_far(
+            wanted.conversation_id, wanted.run_id, wanted.turn_seq, wanted.moved_lsn
+        ):
             gathering.add(entries)
         checkpoint = None
         if checkpoint_lsn:

@@ -62,24 +62,28 @@ class LoadFor(msgspec.Struct, frozen=True):
 class FetchTurn(msgspec.Struct, frozen=True):
     """Find the turn of a run that came to this agent later than its turn, then call `AgentSession.fetched`.
 
-    `continued`: with what was stored of the run; `checkpoint_lsn`: where its last checkpoint lies, 0: it has none.
+    `continued`: with what was stored of the run before `moved_lsn`, where it came here: what follows, the agent is given
+    as it comes. `checkpoint_lsn`: where its last checkpoint lies, 0: it has none.
     """
 
     conversation_id: str
     turn_seq: int
     run_id: str
     run_epoch: int
+    moved_lsn: int
     continued: bool = False
     checkpoint_lsn: int = 0
 
 
 class FetchRun(msgspec.Struct, frozen=True):
-    """Find what is stored of a run that this agent's process goes on with, then call `AgentSession.adopted`."""
+    """Find what was stored before `moved_lsn` of a run that this agent's process goes on with, then call
+    `AgentSession.adopted`."""
 
     conversation_id: str
     turn_seq: int
     run_id: str
     run_epoch: int
+    moved_lsn: int
 
 
 class SubmitTurn(msgspec.Struct, frozen=True):

@@ -145,8 +145,8 @@ class AgentSession(Session):
         self._delivery.give(conversation_id, run_id, entry)
         return self._drain()
 
-    def run_taken_over(self, event: RunOpened | RunMoved, now: int) -> list[Action]:
-        """A run of an earlier turn came to this member. An adopted one is not given: its process has the turn."""
+    def run_taken_over(self, event: RunOpened | RunMoved, lsn: int, now: int) -> list[Action]:
+        """A run of an earlier turn came to this member, at `lsn`. An adopted one is not given: its process has the turn."""
         self._now = now
         conversation_id = event.conversation_id or ""
         if isinstance(event, RunMoved) and not event.adopted:
@@ -155,9 +155,9 @@ class AgentSession(Session):
         if isinstance(event, RunMoved) and event.adopted:
             self._delivery.has(conversation_id, event.turn_seq)
             if self.adopts:
-                self._ask(FetchRun(conversation_id, event.turn_seq, event.run_id, event.run_epoch))
+                self._ask(FetchRun(conversation_id, event.turn_seq, event.run_id, event.run_epoch, lsn))
             return self._drain()
-        fetch = FetchTurn(conversation_id, event.turn_seq, event.run_id, event.run_epoch)
+        fetch = FetchTurn(conversation_id, event.turn_seq, event.run_id, event.run_epoch, lsn)
         if isinstance(event, RunMoved) and event.continued:
             fetch = msgspec.structs.replace(fetch, continued=True, checkpoint_lsn=event.checkpoint_lsn)
         self._delivery.wait_for(fetch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -171,6 +172,35 @@ async def test_an_open_question_is_named_and_an_answered_one_comes_with_its_answ
             assert known["interrupts"] == ["colour"]
             await served.say(conversation, token, "blue")
             assert (await second.until("text"))["data"]["text"] == "blue"
+
+
+async def test_an_answer_given_after_the_move_comes_once_behind_the_resume(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation, token = await served.conversation()
+    history, moved, may_read = served.gateway.history, asyncio.Event(), asyncio.Event()
+    turn_of = history.turn
+
+    async def read_late(conversation_id: str, seq: int) -> Any:
+        moved.set()
+        await may_read.wait()
+        return await turn_of(conversation_id, seq)
+
+    async with served.agent(**ABLE) as first:
+        await served.say(conversation, token, "order")
+        turn = await first.until("text")
+        named = {"run": turn["run"], "runEpoch": turn["runEpoch"]}
+        await first.say(conversation, {"type": "interrupt", "id": "size", "data": {"payload": 1}} | named)
+        await first.settled()
+        monkeypatch.setattr(history, "turn", read_late)
+        async with served.agent(**ABLE) as second:
+            await first.raw.close()
+            await moved.wait()
+            await served.say(conversation, token, "large")
+            may_read.set()
+            known = (await second.until("text"))["resume"]
+            assert (texts(known["frames"]), known["interrupts"]) == (["interrupt"], ["size"])
+            assert (await second.until("text"))["data"]["text"] == "large"
 
 
 async def test_a_long_resume_comes_in_parts_ahead_of_its_turn(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from connectors.gateway.protocol.user import UserSession
 from streams.core.events import Assignment, Entry, MoveReason, RunMoved, RunStatus, Turn, TurnCommitted
 
 NOW = 1_750_000_000_000
+LSN = 1_000
 FAR = NOW + 3_600_000
 
 
@@ -170,7 +171,7 @@ def moved(
         reason=MoveReason.MEMBER_LEFT,
         **more,
     )
-    *others, fetch = session.run_taken_over(event, NOW)
+    *others, fetch = session.run_taken_over(event, LSN, NOW)
     assert isinstance(fetch, FetchTurn)
     return fetch, others
 
@@ -185,7 +186,7 @@ def test_a_turn_not_above_what_the_process_has_is_given_without_seq() -> None:
 def test_a_turn_that_is_being_fetched_is_not_overtaken() -> None:
     session = agent()
     first, _ = moved(session, 1, 2)
-    assert first == FetchTurn("conv", 1, "conv/1/g", 2)
+    assert first == FetchTurn("conv", 1, "conv/1/g", 2, LSN)
     assert session.run_given("conv/2/g", 1, turn(2), NOW) == []
     third, _ = moved(session, 3, 2)
     assert seqs(session.run_given("other/1/g", 1, turn(1, "other"), NOW)) == [1]
