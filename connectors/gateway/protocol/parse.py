@@ -357,7 +357,9 @@ def _genui(frame: dict[str, Any], mint: Callable[[], str]) -> Frame:
         raise ProtocolError("invalid_message", "done: must be true or false")
     messages.check(messages.Chunk, chunk, "chunk")
     check_text(chunk.get("content") if isinstance(chunk, dict) else None, "chunk.content")
-    return Frame(id=mint(), type="genui", stream_id=stream, done=done, data=json_text(chunk))
+    return Frame(
+        id=mint(), type="genui", stream_id=stream, done=done, data=json_text(chunk), client_id=_client_id(frame)
+    )
 
 
 def _checkpoint(frame: dict[str, Any]) -> str:

@@ -391,7 +391,7 @@ async def test_a_message_answers_the_open_question_and_joins_its_run(served: Ser
             assert (await later.frame())["data"]["pending"] == []
 
 
-async def test_a_tool_call_and_a_question_with_a_client_id_are_acknowledged_and_stored_once(served: Served) -> None:
+async def test_what_has_a_client_id_and_is_no_message_is_acknowledged_and_stored_once(served: Served) -> None:
     conversation, token = await served.conversation()
     async with served.agent() as agent, served.socket(token, {"watermark": 0}) as person:
         await person.until("welcome")
@@ -401,7 +401,9 @@ async def test_a_tool_call_and_a_question_with_a_client_id_are_acknowledged_and_
         call = {"type": "tool_call", "clientId": "t-1", "data": {"id": "t", "name": "look_up", "status": "running"}}
         ask = {"type": "interrupt", "id": "ask-1", "clientId": "i-1", "data": {"payload": {"title": "really?"}}}
         resolved = {"type": "interrupt_resolved", "id": "ask-1", "clientId": "i-1.done", "data": {"answer": 1}}
-        for seq, frame in enumerate((call, ask, resolved), start=2):
+        card = {"type": "ui", "component": "order-card", "props": {"id": 1}, "id": 1}
+        shown = {"type": "genui", "clientId": "g-1", "streamId": "g", "done": False, "chunk": card}
+        for seq, frame in enumerate((call, ask, resolved, shown), start=2):
             for duplicate in (None, True):
                 await agent.say(conversation, frame | named)
                 ack = await agent.until("ack")
@@ -410,6 +412,7 @@ async def test_a_tool_call_and_a_question_with_a_client_id_are_acknowledged_and_
             "tool_call",
             "interrupt",
             "interrupt_resolved",
+            "genui",
         ]
 
 
