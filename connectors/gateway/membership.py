@@ -24,6 +24,9 @@ from streams.runtime.signals import Goodbye, Heartbeat, Signal
 
 log = structlog.get_logger(__name__)
 
+REPEATED = "repeated"
+"""Reason of a drain that is said again, since Kafka did not take it before."""
+
 Message = Command | Signal
 
 
@@ -37,6 +40,8 @@ class Member(msgspec.Struct, kw_only=True):
     watermarks: dict[str, int]
     continues: bool = False
     draining: bool = False
+    untold: set[int] = msgspec.field(default_factory=set)
+    """Partitions that are to be told that it drains, and are not."""
     joined: set[int] = msgspec.field(default_factory=set)
     frames_end: dict[int, int] = msgspec.field(default_factory=dict)
     unwritten: set[asyncio.Future[Written]] = msgspec.field(default_factory=set)
@@ -107,14 +112,14 @@ class Membership:
     def drain(self, member_ids: Iterable[str], reason: str) -> None:
         """Tell every partition that these members get nothing new. Those that drain already, or have left, are no news.
 
-        A partition that misses it gives them turns still; it learns of it with the next list, or when they leave.
+        A partition that Kafka does not let be told gives them turns still; it is told again with the next heartbeat.
         """
         for member_id in member_ids:
             member = self._members.get(member_id)
             if member is not None and not member.draining:
                 member.draining = True
-                drain = Drain(at=0, timestamp=0, member=member_id, by=self.incarnation, reason=reason)
-                self._jobs.put_nowait((partial(self._to_all, drain), None))
+                member.untold.update(range(self._intake.partitions))
+                self._jobs.put_nowait((partial(self._drains, member, reason), None))
 
     def member_draining(self, member_id: str) -> bool:
         """A partition says that a member drains; whether that is news, since somebody else wants it."""
@@ -251,8 +256,15 @@ class Membership:
         )
         yield partition, ApplyList(at=0, timestamp=0, gateway=self.incarnation, n=self._n, members=members)
 
+    def _drains(self, member: Member, reason: str) -> Iterator[tuple[int, Message]]:
+        drain = Drain(at=0, timestamp=0, member=member.id, by=self.incarnation, reason=reason)
+        return ((partition, drain) for partition in sorted(member.untold))
+
     def _beat(self) -> Iterator[tuple[int, Message]]:
-        return self._to_all(Heartbeat(gateway=self.incarnation, n=self._n, config_version=self._config[0]))
+        yield from self._to_all(Heartbeat(gateway=self.incarnation, n=self._n, config_version=self._config[0]))
+        for member in list(self._members.values()):
+            if member.untold:
+                yield from self._drains(member, REPEATED)
 
     def _to_all(self, message: Message) -> Iterator[tuple[int, Message]]:
         return ((partition, message) for partition in range(self._intake.partitions))
@@ -270,7 +282,10 @@ class Membership:
         failure: Unavailable | None = None
         try:
             for partition, message in job():
-                futures.append(await self._intake.send(message, partition=partition))
+                written = await self._intake.send(message, partition=partition)
+                futures.append(written)
+                if isinstance(message, Drain):
+                    self._sent(message.member, partition, written)
         except Unavailable as error:
             # What a partition misses, it asks for: its count of this gateway's changes is behind.
             failure = error
@@ -281,6 +296,19 @@ class Membership:
             done.set_exception(failure)
         else:
             _when_written(futures, done)
+
+    def _sent(self, member_id: str, partition: int, written: asyncio.Future[Written]) -> None:
+        """A drain is on its way: it counts as told unless Kafka does not confirm it."""
+        member = self._members.get(member_id)
+        if member is None:
+            return
+        member.untold.discard(partition)
+
+        def settled(future: asyncio.Future[Written]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                member.untold.add(partition)
+
+        written.add_done_callback(settled)
 
 
 def _when_written(futures: list[asyncio.Future[Written]], done: asyncio.Future[None]) -> None:

@@ -62,8 +62,8 @@ class LoadFor(msgspec.Struct, frozen=True):
 class FetchTurn(msgspec.Struct, frozen=True):
     """Find the turn of a run that came to this agent later than its turn, then call `AgentSession.fetched`.
 
-    `continued`: with what was stored of the run before `moved_lsn`, where it came here: what follows, the agent is given
-    as it comes. `checkpoint_lsn`: where its last checkpoint lies, 0: it has none.
+    `continued`: with what was stored of the run before `moved_lsn`, where it came here: what follows, the agent is
+    given as it comes. `checkpoint_lsn`: where its last checkpoint lies, 0: it has none.
     """
 
     conversation_id: str

@@ -146,7 +146,8 @@ class AgentSession(Session):
         return self._drain()
 
     def run_taken_over(self, event: RunOpened | RunMoved, lsn: int, now: int) -> list[Action]:
-        """A run of an earlier turn came to this member, at `lsn`. An adopted one is not given: its process has the turn."""
+        """A run of an earlier turn came to this member, at `lsn`. One that is adopted is not given: its process has the
+        turn."""
         self._now = now
         conversation_id = event.conversation_id or ""
         if isinstance(event, RunMoved) and not event.adopted:

@@ -9,8 +9,9 @@ import pytest
 
 from connectors.gateway.membership import Member, Membership
 from connectors.gateway.ports import Headers, Unavailable, Written
-from streams.core.commands import Command, Join, Leave
+from streams.core.commands import Command, Drain, Join, Leave
 from streams.runtime.signals import Goodbye, Heartbeat, Signal
+from tests.support.waiting import until
 
 PARTITIONS = 2
 
@@ -22,14 +23,17 @@ class SlowIntake:
 
     def __init__(self) -> None:
         self.taken: list[tuple[int | None, Command | Signal]] = []
+        self.tried = 0
         self.asked = asyncio.Event()
         self.open = asyncio.Event()
         self.open.set()
         self.broken: Exception | None = None
+        self.unconfirmed: Exception | None = None
 
     async def send(
         self, command: Command | Signal, *, partition: int | None = None, headers: Headers = ()
     ) -> asyncio.Future[Written]:
+        self.tried += 1
         self.asked.set()
         await self.open.wait()
         self.asked.clear()
@@ -37,7 +41,11 @@ class SlowIntake:
             raise self.broken
         self.taken.append((partition, command))
         written: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        written.set_result(Written(partition or 0, len(self.taken)))
+        if self.unconfirmed is not None:
+            written.set_exception(self.unconfirmed)
+            written.exception()
+        else:
+            written.set_result(Written(partition or 0, len(self.taken)))
         return written
 
     def kinds(self) -> list[str]:
@@ -132,3 +140,24 @@ async def test_a_goodbye_that_kafka_does_not_take_holds_nobody_up(intake: SlowIn
     intake.broken = Unavailable("Kafka is away")
     await membership.goodbye()
     assert intake.kinds() == []
+
+
+@pytest.mark.parametrize("failure", ["broken", "unconfirmed"])
+async def test_a_drain_that_kafka_did_not_take_is_said_again_until_it_does(intake: SlowIntake, failure: str) -> None:
+    membership = Membership(intake, heartbeat_ms=5, on_ended=lambda: None)
+    running = asyncio.create_task(membership.run())
+    draining = member(membership)
+    await membership.join(draining)
+    setattr(intake, failure, Unavailable("Kafka is away"))
+    tried = intake.tried
+    membership.drain([draining.id], "agent_stops")
+    await until(lambda: intake.tried > tried + 2 * PARTITIONS)
+    intake.taken.clear()
+    setattr(intake, failure, None)
+    await until(lambda: intake.kinds().count("Drain") >= PARTITIONS)
+    beats = len(intake.taken)
+    await until(lambda: len(intake.taken) >= beats + 3 * PARTITIONS)
+    told = [(partition, command.member) for partition, command in intake.taken if isinstance(command, Drain)]
+    assert sorted(told) == [(partition, draining.id) for partition in range(PARTITIONS)], "once each, and then no more"
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
