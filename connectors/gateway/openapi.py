@@ -159,7 +159,8 @@ def _page() -> str:
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>Turnlog gateway</title><style>{style}</style><h1>Turnlog gateway</h1>"
-        "<p>WebSocket: <code>/socket/converger/v1</code>. Machine-readable: <a href=/openapi.json>openapi.json</a>. "
+        "<p>WebSocket: <code>/socket/converger/v1</code>. Machine-readable: <a href=/openapi.json>openapi.json</a>, "
+        "the socket: <a href=/asyncapi.json>asyncapi.json</a>. "
         "Bodies are JSON objects; an error is <code>{&quot;error&quot;: {code, message, request_id}}</code>.</p>"
         f"<ul>{credentials}</ul>{''.join(map(_shown, OPERATIONS))}"
     )

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from connectors.gateway import http
 from connectors.gateway.http import claims_of, conversation_id, json_response, need_api_key
 from connectors.gateway.openapi import DOCUMENT, PAGE
+from connectors.gateway.protocol import wire_schema
 
 if TYPE_CHECKING:
     from connectors.gateway.gateway import Gateway
@@ -29,6 +30,7 @@ def routes(gateway: Gateway) -> list[Route]:
         http.route(gateway, "/readyz", readyz, gated=False),
         http.route(gateway, "/metrics", metrics, gated=False),
         http.route(gateway, "/openapi.json", openapi, gated=False),
+        http.route(gateway, "/asyncapi.json", asyncapi, gated=False),
         http.route(gateway, "/docs", docs, gated=False),
     ]
 
@@ -100,6 +102,11 @@ async def openapi(gateway: Gateway, request: Request) -> Response:  # noqa: ARG0
     """The API's description."""
     document: dict[str, Any] = DOCUMENT
     return json_response(document)
+
+
+async def asyncapi(gateway: Gateway, request: Request) -> Response:  # noqa: ARG001 -- every handler is given it
+    """The socket's description."""
+    return json_response(wire_schema.asyncapi())
 
 
 async def docs(gateway: Gateway, request: Request) -> Response:  # noqa: ARG001 -- every handler is given it

@@ -126,6 +126,7 @@ async def test_metrics_docs_and_the_api_description_are_served(served: Served) -
     assert "turnlog_turn_delivery_seconds_count 1.0" in text
     assert "turnlog_gateway_ready 1.0" in text
     document = (await served.http.get("/openapi.json")).json()
+    assert (await served.http.get("/asyncapi.json")).json()["channels"]["people"]["address"] == "/socket/converger/v1"
     assert document["openapi"].startswith("3.1")
     assert (await served.http.get("/docs")).headers["content-type"].startswith("text/html")
 
@@ -133,7 +134,7 @@ async def test_metrics_docs_and_the_api_description_are_served(served: Served) -
 async def test_the_api_description_names_every_route(served: Served) -> None:
     described = set((await served.http.get("/openapi.json")).json()["paths"])
     routes = {route.path for route in application(served.gateway).routes}  # type: ignore[attr-defined]
-    assert routes - described == {"/docs", "/openapi.json", "/socket/converger/v1"}
+    assert routes - described == {"/docs", "/openapi.json", "/asyncapi.json", "/socket/converger/v1"}
     assert described <= routes
 
 
