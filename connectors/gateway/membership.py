@@ -78,6 +78,8 @@ class Membership:
         )
         self._count = 0
         self._n = 0
+        self._frames_end: dict[int, int] = {}
+        """Per partition, the offset after the last frame of all members that left."""
         self._config: tuple[int, str] = (0, "")
         self._stopping = False
         self.incarnation = _incarnation()
@@ -194,6 +196,7 @@ class Membership:
         self.incarnation = _incarnation()
         self._members = {}
         self._n = 0
+        self._frames_end = {}
         self._jobs.put_nowait((lambda: self._to_all(Goodbye(gateway=ended)), None))
         log.warning("this gateway was given up by others; going on as a new one", ended=ended, reason=reason)
         self._on_ended()
@@ -227,6 +230,8 @@ class Membership:
             return
         self._n += 1
         gateway, n = self.incarnation, self._n
+        for partition, end in member.frames_end.items():
+            self._frames_end[partition] = max(self._frames_end.get(partition, 0), end)
         for partition in range(self._intake.partitions):
             yield (
                 partition,
@@ -254,7 +259,11 @@ class Membership:
             )
             for member in self._members.values()
         )
-        yield partition, ApplyList(at=0, timestamp=0, gateway=self.incarnation, n=self._n, members=members)
+        end = self._frames_end.get(partition, 0)
+        yield (
+            partition,
+            ApplyList(at=0, timestamp=0, gateway=self.incarnation, n=self._n, members=members, frames_end=end),
+        )
 
     def _drains(self, member: Member, reason: str) -> Iterator[tuple[int, Message]]:
         drain = Drain(at=0, timestamp=0, member=member.id, by=self.incarnation, reason=reason)

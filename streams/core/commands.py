@@ -111,11 +111,16 @@ class ListedMember(msgspec.Struct, frozen=True, gc=False):
 
 
 class ApplyList(Command, frozen=True):
-    """The gateway's answer to `ListWanted(members)`: all its members as of counter `n`."""
+    """The gateway's answer to `ListWanted(members)`: all its members as of counter `n`.
+
+    Like a `Leave`, applied by the runtime only once `frames` has been read up to `frames_end`: the partition may learn
+    from it that a member left.
+    """
 
     gateway: str
     n: int
     members: tuple[ListedMember, ...]
+    frames_end: int = 0
 
 
 class Drain(Command, frozen=True):

@@ -3,7 +3,8 @@
 The topics have no order among each other; the order made here is the one that the journal records. It is by the
 broker's append time, membership first within a millisecond, except for what must wait:
 
-- a **Leave** until `frames` was read up to `frames_end`, so that a last answer is never overtaken by its sender's exit;
+- a **Leave**, and a list of members, which may be in the place of one, until `frames` was read up to `frames_end`, so
+  that a last answer is never overtaken by its sender's exit;
 - a **tick** of this writer until `turns` and `frames` were read to the ends that it names, so that no time-out fires
   over a record that was there before it.
 
@@ -124,10 +125,10 @@ class Intake:
         return batch
 
     def note_ends(self, ends: Positions) -> None:
-        """The ends of the topics, asked for just now. A Leave that has waited through two of them for an offset that
+        """The ends of the topics, asked for just now. What has waited through two of them for an offset that
         `frames` does not have would hold back its partition for ever: it is rejected."""
         head = self._held[0] if self._held else None
-        if head is None or not isinstance(head.content, Leave) or head.content.frames_end <= ends.frames:
+        if head is None or not isinstance(head.content, Leave | ApplyList) or head.content.frames_end <= ends.frames:
             self._suspect = None
         elif self._suspect is head:
             reason = f"frames_end {head.content.frames_end} lies beyond the end of frames, {ends.frames}"
@@ -246,7 +247,7 @@ class Intake:
                 self._command(held.content, held.record)
 
     def _must_wait(self, content: Command | Signal | Undecodable) -> bool:
-        if isinstance(content, Leave):
+        if isinstance(content, Leave | ApplyList):
             return self._read.frames < content.frames_end
         if isinstance(content, Tick) and self._is_mine(content):
             return self._read.turns < content.turns_end or self._read.frames < content.frames_end

@@ -9,7 +9,8 @@ import pytest
 
 from connectors.gateway.membership import Member, Membership
 from connectors.gateway.ports import Headers, Unavailable, Written
-from streams.core.commands import Command, Drain, Join, Leave
+from streams.core.commands import ApplyList, Command, Drain, Join, Leave
+from streams.core.events import ListWanted
 from streams.runtime.signals import Goodbye, Heartbeat, Signal
 from tests.support.waiting import until
 
@@ -140,6 +141,25 @@ async def test_a_goodbye_that_kafka_does_not_take_holds_nobody_up(intake: SlowIn
     intake.broken = Unavailable("Kafka is away")
     await membership.goodbye()
     assert intake.kinds() == []
+
+
+async def test_a_list_names_the_last_frame_of_those_that_it_lacks_because_they_left(
+    intake: SlowIntake, membership: Membership
+) -> None:
+    """A partition that missed the Leave takes the list in its place."""
+    gone = member(membership)
+    await membership.join(gone)
+    wrote: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+    gone.wrote(wrote)
+    leaving = asyncio.create_task(membership.leave(gone.id, "left"))
+    wrote.set_result(Written(1, 41))
+    await leaving
+    membership.list_wanted(1, ListWanted(gateway=membership.incarnation, of="members", have=0))
+    membership.list_wanted(0, ListWanted(gateway=membership.incarnation, of="members", have=0))
+    await membership.goodbye()
+    lists = {partition: command for partition, command in intake.taken if isinstance(command, ApplyList)}
+    assert {partition: listed.frames_end for partition, listed in lists.items()} == {0: 0, 1: 42}
+    assert all(gone.id not in {each.member for each in listed.members} for listed in lists.values())
 
 
 @pytest.mark.parametrize("failure", ["broken", "unconfirmed"])

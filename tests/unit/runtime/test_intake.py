@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from streams.core.clock import LogClock
 from streams.core.commands import (
+    ApplyList,
     CommitFrame,
     CommitTurn,
     GatewayBehind,
@@ -132,6 +133,17 @@ async def test_a_leave_waits_for_its_members_last_frame() -> None:
     second = await reading.take()
     assert kinds(second) == [CommitFrame, Leave, Join]
     assert second.positions == Positions(0, 2, 3)
+
+
+async def test_a_list_in_the_place_of_a_leave_waits_for_the_last_frame_too() -> None:
+    world = World()
+    reading = Reading(world)
+    world.join()
+    world.say(ApplyList(at=0, timestamp=0, gateway=GATEWAY, n=2, members=(), frames_end=2))
+    frame(world, client_id="m1")
+    assert kinds(await reading.take()) == [Join, CommitFrame]
+    frame(world, client_id="m2")
+    assert kinds(await reading.take()) == [CommitFrame, ApplyList]
 
 
 async def test_what_waits_holds_back_no_turn() -> None:
