@@ -76,6 +76,7 @@ class AgentSession(Session):
         self._new_id = new_id
         self._joined: set[int] = set()
         self._held: dict[int, list[SubmitFrame]] = {}
+        self._held_bytes = 0
         self._pending: dict[str, tuple[str, str]] = {}
         """Sends that wait for their outcome: ref to (conversation, clientId)."""
         self._delivery = Delivery(self._tell)
@@ -132,6 +133,7 @@ class AgentSession(Session):
         self._now = now
         self._joined.add(partition)
         for held in self._held.pop(partition, ()):
+            self._held_bytes -= _weight(held)
             self._ask(held)
         return self._drain()
 
@@ -411,7 +413,8 @@ class AgentSession(Session):
             self._ask(submit)
             return
         held = self._held.setdefault(partition, [])
-        if len(held) >= IN_FLIGHT_MAX:
+        weight = _weight(submit)
+        if len(held) >= IN_FLIGHT_MAX or self._held_bytes + weight > limits.HELD_BYTES:
             error = ProtocolError(
                 "unavailable", "the conversation's partition has no writer yet", retry_after_ms=BUSY_RETRY_MS
             )
@@ -421,6 +424,7 @@ class AgentSession(Session):
             del self._pending[ref]
             raise error
         held.append(submit)
+        self._held_bytes += weight
 
     def _sender(self) -> dict[str, str]:
         return {"id": self.claims.user, "role": "bot"}
@@ -439,6 +443,12 @@ class AgentSession(Session):
 def _brings_checkpoint(envelope: dict[str, Any]) -> bool:
     frame = envelope.get("frame")
     return isinstance(frame, dict) and frame.get("type") == "checkpoint"
+
+
+def _weight(submit: SubmitFrame) -> int:
+    """What it occupies while it is held, about, in bytes."""
+    frame = submit.frame
+    return sum(len(text) for text in (frame.text, frame.data, frame.metadata, frame.extra) if text is not None)
 
 
 def _of(entry: Entry) -> str:

@@ -21,6 +21,8 @@ OUTBOUND_FRAMES = 1_000
 # A batch of a replay (100 frames of up to 128 KiB, 12.5 MiB) and what comes live meanwhile. What is written at once,
 # such as a long resume, may go beyond it on its own; only what piles up behind it may not.
 OUTBOUND_BYTES = 16 * 1024 * 1024
+# Of an agent's connection, while their partitions do not know the member yet: 16 checkpoints of full size.
+HELD_BYTES = 16 * MAX_CHECKPOINT_BYTES
 
 # A person's connection: 20 frames/s, and two seconds' worth at once, so that a burst meets the in-flight limit (32)
 # before the rate. An agent's connection serves a whole channel, so it gets the channel's rate; it is read no faster

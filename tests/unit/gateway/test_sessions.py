@@ -275,3 +275,20 @@ def test_a_piece_of_a_stream_that_finds_no_room_before_the_join_is_taken_ends_th
     assert closes(actions) == [1012]
     assert session.receive(chunk(IN_FLIGHT_MAX + 1), NOW) == []
     assert session.joined(0, NOW) == []
+
+
+def test_what_is_held_for_a_partition_without_a_writer_is_bounded_by_its_size_too() -> None:
+    session = agent(joined=False)
+    data = "x" * (limits.MAX_CHECKPOINT_BYTES - 2)
+
+    def checkpoint(number: int) -> str:
+        frame = {"type": "checkpoint", "clientId": f"c{number}", "data": data, "run": "conv/1/g"}
+        return json.dumps({"conversationId": "conv", "frame": frame})
+
+    fitting = limits.HELD_BYTES // limits.MAX_CHECKPOINT_BYTES
+    assert [action for number in range(fitting) for action in session.receive(checkpoint(number), NOW)] == []
+    (refused,) = written(session.receive(checkpoint(fitting), NOW))
+    assert (refused["data"]["code"], refused["data"]["clientId"]) == ("unavailable", f"c{fitting}")
+    submitted = [action for action in session.joined(0, NOW) if isinstance(action, SubmitFrame)]
+    assert len(submitted) == fitting
+    assert session.receive(checkpoint(fitting), NOW) != []
