@@ -38,6 +38,10 @@ class Fenced(TurnlogError):
     """The run belongs to another agent process by now, or has ended: nothing more of it is stored or shown."""
 
 
+class HandedOver(TurnlogError):
+    """A human speaks in the conversation now: nothing of a bot is stored until it is given back."""
+
+
 class ConversationNotFound(TurnlogError):
     """No such conversation, or the token is not for it."""
 
@@ -50,8 +54,40 @@ class InvalidRequest(TurnlogError):
     """What was sent breaks a rule (size, text, shape). The message names the field and the rule."""
 
 
+class Conflict(TurnlogError):
+    """What was sent contradicts what is stored under the same key."""
+
+
+class NotInterrupted(TurnlogError):
+    """An answer came, but none of its questions is open (any more)."""
+
+
+class IncompleteResume(TurnlogError):
+    """Answers came that leave out another open question of the same run: answer all of them together."""
+
+
+class Interrupted(TurnlogError):
+    """The run waits for an answer to its question; what was sent is not one."""
+
+
 class Unavailable(TurnlogError):
     """The server could not do it for now, and the time to retry in is over."""
+
+
+class Busy(Unavailable):
+    """A run of the conversation is under way, and its group takes no second one meanwhile."""
+
+
+class BotUnavailable(Unavailable):
+    """No agent process is there to answer."""
+
+
+class RateLimited(Unavailable):
+    """More was sent than the gateway takes, at once or in a second."""
+
+
+class TooManyConversations(TurnlogError):
+    """The connection follows as many conversations as a gateway allows."""
 
 
 class AckTimeout(Unavailable):
@@ -61,28 +97,107 @@ class AckTimeout(Unavailable):
     """
 
 
+class AskTimeout(TurnlogError):
+    """Nobody answered a question in the time that `reply.ask(…, timeout=…)` gave."""
+
+
 class ProtocolViolation(TurnlogError):
     """The peer does not speak `converger/1` as this SDK knows it."""
 
 
+class InvocationConflict(Conflict):
+    """The thread has an invocation of this id, with another input."""
+
+
+class ConversationBusy(Busy):
+    """The thread's one claim is taken: an invocation of it is under way."""
+
+
+class AgentBusy(Unavailable):
+    """Every member of the group has as many live runs as it takes."""
+
+
+class AgentUnavailable(BotUnavailable):
+    """The agent has no member that could take the invocation."""
+
+
+class InvocationNotFound(TurnlogError):
+    """The thread has no invocation of this id."""
+
+
+class SubmissionUncertain(TurnlogError):
+    """A submit was sent, and no answer came: the invocation may or may not have been accepted.
+
+    It was not sent again. `status(thread, id)` says what became of it; submitting the same input under the same id is
+    safe, for an id is accepted once.
+    """
+
+    def __init__(self, message: str, *, thread: str, id: str, **more: Any) -> None:  # noqa: A002 - its name everywhere
+        super().__init__(message, code="submission_uncertain", retryable=True, conversation=thread, **more)
+        self.thread = thread
+        self.id = id
+
+
+class InvocationFailed(TurnlogError):
+    """The agent's handler failed, or the run was ended for what it did."""
+
+
+class InvocationCancelled(InvocationFailed):
+    """It was cancelled before it ended."""
+
+
+class InvocationTimedOut(InvocationFailed):
+    """Its deadline passed, or nothing came of it for as long as the watchdog waits."""
+
+
+class OwnerGone(InvocationFailed):
+    """The process that worked on it is gone; it is not executed again."""
+
+
+class TooManyEvents(InvocationFailed):
+    """It said more than a run may: events, or bytes of one of them."""
+
+
 _CLASSES: Mapping[str, type[TurnlogError]] = {
+    "bad_request": InvalidRequest,
+    "no_session": ProtocolViolation,
+    "unsupported_protocol": ProtocolViolation,
+    "invalid_watermark": InvalidRequest,
+    "invalid_message": InvalidRequest,
+    "method_not_allowed": InvalidRequest,
     "unauthorized": Unauthorized,
     "token_expired": Unauthorized,
     "forbidden": Unauthorized,
     "channel_inactive": Unauthorized,
-    "fenced": Fenced,
+    "rate_limited": RateLimited,
+    "payload_too_large": InvalidRequest,
+    "too_many_in_flight": RateLimited,
+    "too_many_subscriptions": TooManyConversations,
+    "slow_consumer": Unavailable,
+    "conversation_closed": ConversationClosed,
     "conversation_not_found": ConversationNotFound,
     "not_found": ConversationNotFound,
-    "conversation_closed": ConversationClosed,
-    "bad_request": InvalidRequest,
-    "invalid_message": InvalidRequest,
-    "payload_too_large": InvalidRequest,
-    "rate_limited": Unavailable,
-    "too_many_in_flight": Unavailable,
-    "unavailable": Unavailable,
+    "conflict": Conflict,
+    "busy": Busy,
+    "interrupted": Interrupted,
+    "not_interrupted": NotInterrupted,
+    "incomplete_resume": IncompleteResume,
+    "bot_unavailable": BotUnavailable,
+    "fenced": Fenced,
+    "handed_over": HandedOver,
+    "replay_unavailable": Unavailable,
     "pending": Unavailable,
-    "unsupported_protocol": ProtocolViolation,
+    "unavailable": Unavailable,
+    "INVOCATION_CONFLICT": InvocationConflict,
+    "CONVERSATION_BUSY": ConversationBusy,
+    "AGENT_BUSY": AgentBusy,
+    "AGENT_UNAVAILABLE": AgentUnavailable,
+    "OWNER_GONE": OwnerGone,
+    "DEADLINE_EXCEEDED": InvocationTimedOut,
+    "IDLE_TIMEOUT": InvocationTimedOut,
+    "TOO_MANY_EVENTS": TooManyEvents,
 }
+"""By code of the wire. `internal`, and what a later server may add, is a plain `TurnlogError`."""
 
 
 def error_of(data: Mapping[str, Any], *, conversation: str | None = None) -> TurnlogError:

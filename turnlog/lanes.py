@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from typing import Any
 
 from turnlog.errors import Fenced
 from turnlog.outbox import Outbox
 from turnlog.resume import Resume
-from turnlog.run import Run, RunState
+from turnlog.run import Run, RunState, Seat
 from turnlog.turn import Turn
 from turnlog.wire import Frame
 
@@ -55,9 +56,11 @@ class Lanes:
         elif turn.run is None and turn.seq is not None and turn.seq <= lane.watermark:
             return  # a server that names no runs replays what this process has
         elif (known := _find(lane, turn)) is not None:
-            if turn.id == known.turn.id:  # else it answers a question of the run, which stays as it was given
+            if turn.id == known.turn.id:
                 known.renew(turn.run_epoch, turn.resume, self._outbox.generation)
                 self._spawn(self._confirm(known))
+            else:
+                known.asks.answered_by(turn)
             return
         lane.watermark = max(lane.watermark, turn.seq or 0)
         lane.runs.append(Run(turn, self._outbox.generation))
@@ -72,6 +75,22 @@ class Lanes:
             if meant and each.open and each.holds(epoch):
                 each.stop(state)
                 return
+
+    def answered(self, conversation: str, answers: Mapping[str, Any], *, run: str | None) -> None:
+        """A person answered questions, by their ids. One that its handler has not asked yet finds its answer there."""
+        lane = self._lanes.get(conversation)
+        there = [each for each in lane.runs if each.open] if lane is not None else []
+        for ask_id, answer in answers.items():
+            named = (each for each in there if each.turn.run == run or each.asks.is_known(ask_id))
+            target = next(named, there[0] if there else None)
+            if target is not None:
+                target.asks.answer(ask_id, answer)
+
+    def happened(self, conversation: str, event: str, payload: Any) -> bool:
+        """A component's event: whether it answers a question of a run in hand."""
+        lane = self._lanes.get(conversation)
+        there = lane.runs if lane is not None else ()
+        return any(each.open and each.asks.happened(event, payload) for each in there)
 
     async def reconnected(self, *, told: bool) -> None:
         """A new connection is up. `told`: its gateway says of each run whether it is this process's, and what is stored
@@ -114,8 +133,12 @@ class Lanes:
         while lane.runs:
             run = lane.runs[0]
             if run.open:
-                async with self._room:
+                run.seat = Seat(self._room)
+                await run.seat.take()
+                try:
                     await self._run(run)
+                finally:
+                    run.seat.leave()
             lane.runs.popleft()
         del self._lanes[conversation]
 

@@ -15,13 +15,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
 from turnlog.backoff import Backoff
+from turnlog.connection import Limits, Peer
 from turnlog.errors import ProtocolViolation, TurnlogError, Unauthorized, Unavailable
 from turnlog.tokens import Token, TokenSource
 from turnlog.wire import MAX_FRAME_BYTES, SUBPROTOCOL, Frame, dump, parse, retry_after, socket_url
@@ -30,8 +30,6 @@ log = logging.getLogger("turnlog")
 
 IDLE_TIMEOUT_S = 60.0
 """The protocol's default `limits.idleTimeoutMs`, for a welcome that names none."""
-FRAME_BYTES = 128 * 1024
-"""The protocol's default `limits.maxFrameBytes`."""
 REFRESH_BEFORE_S = 60.0
 """A token is renewed this long before it ends (or at half of its life, when that is later)."""
 GOOD_AFTER_S = 5.0
@@ -62,17 +60,6 @@ _NEXT: Mapping[LinkState, frozenset[LinkState]] = {
 }
 
 
-class Peer(Protocol):
-    """Who uses the link. All but `welcomed` return at once: they run in the reader."""
-
-    def hello(self) -> Frame: ...
-
-    async def welcomed(self) -> None:
-        """A new connection is up: `Link.send` works from here on."""
-
-    def received(self, frame: Frame) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a connection attempt ended."""
@@ -84,13 +71,30 @@ class Ended:
     """Seconds the server asked to wait."""
 
 
+class Pace:
+    """At most `per_second` sends a second, up to a second's worth at once; None: as many as one likes."""
+
+    def __init__(self, per_second: float | None = None) -> None:
+        self._per_second = per_second
+        self._free_at = 0.0
+        """When everything that was sent so far has been paid for."""
+
+    async def take(self) -> None:
+        """Wait until one more may go; those who wait go in the order in which they came."""
+        if self._per_second is None:
+            return
+        now = asyncio.get_running_loop().time()
+        self._free_at = max(self._free_at, now) + 1 / self._per_second
+        if (wait := self._free_at - now - 1) > 0:
+            await asyncio.sleep(wait)
+
+
 class Link:
     """Keeps one socket open to one of `urls` until `close()`; tries them in turn."""
 
-    def __init__(self, urls: Sequence[str], tokens: TokenSource, peer: Peer, *, backoff: Backoff) -> None:
+    def __init__(self, urls: Sequence[str], tokens: TokenSource, *, backoff: Backoff) -> None:
         self._urls = tuple(urls)
         self._tokens = tokens
-        self._peer = peer
         self._backoff = backoff
         self._dials = 0
         self._token_refused = False
@@ -102,17 +106,18 @@ class Link:
         """Number of the current or last connection that was welcomed; each is another member of the group."""
         self.connection: str | None = None
         """The gateway's id for the current or last connection: the member's id in the log."""
-        self.max_frame_bytes = FRAME_BYTES
+        self.limits = Limits()
         self.abilities: frozenset[str] = frozenset()
         """What this gateway says that it can do beyond the public protocol: `continue`, `drain`."""
+        self._pace = Pace()
         self._refreshed: asyncio.Queue[float | None] = asyncio.Queue()
         """When a renewed token ends, as the gateway says it, for `_renew`."""
 
-    async def run(self) -> None:
+    async def run(self, peer: Peer) -> None:
         """Until `close()`. Raises `Unauthorized` or `ProtocolViolation` when the gateway refuses for good."""
         try:
             while not self._closing.is_set():
-                ended = await self._connection()
+                ended = await self._connection(peer)
                 if self._closing.is_set():
                     break
                 delay = self._delay_after(ended)
@@ -132,11 +137,16 @@ class Link:
         """Whether the link is up, within `timeout` seconds."""
         return await _wait(self._up, timeout)
 
+    async def pace(self) -> None:
+        """Wait until the gateway takes one more frame, where it says how many a second it does."""
+        await self._pace.take()
+
     async def send(self, frame: Mapping[str, object]) -> bool:
         """Hand `frame` to the connection; False when there is none. True does not mean that it arrived."""
         if self._socket is None or self.state is not LinkState.UP:
             return False
         try:
+            # Returns once the socket's buffer has room: a gateway that reads slower is written to slower.
             await self._socket.send(dump(frame))
         except ConnectionClosed:
             return False
@@ -144,7 +154,7 @@ class Link:
 
     # ------------------------------------------------------------------------------------------ one connection
 
-    async def _connection(self) -> Ended:
+    async def _connection(self, peer: Peer) -> Ended:
         url = self._urls[self._dials % len(self._urls)]
         self._dials += 1
         self._enter(LinkState.CONNECTING)
@@ -157,7 +167,7 @@ class Link:
                 max_size=MAX_FRAME_BYTES,
             )
             async with dial as socket:
-                return await self._serve(socket, url, token)
+                return await self._serve(socket, peer, url, token)
         except Unavailable as error:
             return Ended(str(error), asked=error.retry_after)
         except InvalidStatus as error:
@@ -165,7 +175,7 @@ class Link:
         except (OSError, InvalidHandshake, ConnectionClosed) as error:
             return Ended(str(error) or type(error).__name__)
 
-    async def _serve(self, socket: ClientConnection, url: str, token: Token) -> Ended:
+    async def _serve(self, socket: ClientConnection, peer: Peer, url: str, token: Token) -> Ended:
         self._enter(LinkState.GREETING)
         self._socket = socket
         helpers: list[asyncio.Task[None]] = []
@@ -173,8 +183,8 @@ class Link:
         try:
             if self._closing.is_set():  # closed while it dialled
                 return Ended("closed")
-            await socket.send(dump(self._peer.hello()))
-            welcome = await self._welcome(socket)
+            await socket.send(dump(peer.hello()))
+            welcome = await self._welcome(socket, peer)
             self._take(welcome)
             self._token_refused = False
             helpers.append(asyncio.create_task(self._ping(socket, _idle_timeout(welcome) / 2)))
@@ -182,9 +192,9 @@ class Link:
             self.generation += 1
             self._enter(LinkState.UP)
             self._up.set()
-            await self._peer.welcomed()
+            await peer.welcomed()
             async for raw in socket:
-                self._received(parse(raw))
+                self._received(peer, parse(raw))
         except ConnectionClosed:
             pass  # told by the close code below
         except TimeoutError:
@@ -201,21 +211,21 @@ class Link:
         code, reason = socket.close_code, socket.close_reason or ""
         return Ended(f"close code {code} {reason}".strip(), code=code, asked=retry_after(reason))
 
-    async def _welcome(self, socket: ClientConnection) -> Frame:
+    async def _welcome(self, socket: ClientConnection, peer: Peer) -> Frame:
         async with asyncio.timeout(WELCOME_TIMEOUT_S):
             while True:
                 frame = parse(await socket.recv())
                 if frame.get("type") == "welcome":
                     data = frame.get("data")
                     return data if isinstance(data, dict) else {}
-                self._peer.received(frame)
+                peer.received(frame)
 
-    def _received(self, frame: Frame) -> None:
+    def _received(self, peer: Peer, frame: Frame) -> None:
         if frame.get("type") == "tokenRefreshed":
             data = frame.get("data")
             self._refreshed.put_nowait(_expiry(data if isinstance(data, dict) else {}))
         else:
-            self._peer.received(frame)
+            peer.received(frame)
 
     def _take(self, welcome: Frame) -> None:
         name = welcome.get("connectionId")
@@ -223,9 +233,8 @@ class Link:
         abilities = welcome.get("capabilities")
         known = abilities.items() if isinstance(abilities, dict) else ()
         self.abilities = frozenset(name for name, able in known if able is True)
-        limits = welcome.get("limits")
-        most = limits.get("maxFrameBytes") if isinstance(limits, dict) else None
-        self.max_frame_bytes = most if isinstance(most, int) and most > 0 else FRAME_BYTES
+        self.limits = Limits.of(welcome)
+        self._pace = Pace(self.limits.frames_per_second)
 
     async def _ping(self, socket: ClientConnection, every: float) -> None:
         try:

@@ -6,8 +6,8 @@ import asyncio
 import json
 from dataclasses import dataclass
 
+from turnlog.connection import Connection
 from turnlog.errors import AckTimeout, InvalidRequest, TurnlogError, Unavailable, error_of
-from turnlog.link import Link
 from turnlog.run import Run
 from turnlog.wire import Frame, dump
 
@@ -39,11 +39,15 @@ class _Unacked:
 
 
 class Outbox:
-    """Sends over a link. Messages wait for their ack and are sent again, with the same id, on every new connection."""
+    """Sends over a link. Messages wait for their ack and are sent again, with the same id, on every new connection.
 
-    def __init__(self, link: Link, *, ack_timeout: float) -> None:
+    As many wait at a time as the gateway allows (`limits.maxInFlight`); the others wait for one of them.
+    """
+
+    def __init__(self, link: Connection, *, ack_timeout: float) -> None:
         self._link = link
         self._ack_timeout = ack_timeout
+        self._room = asyncio.Event()
         self._unacked: dict[tuple[str, str], _Unacked] = {}
 
     @property
@@ -68,8 +72,16 @@ class Outbox:
 
     async def frame(self, run: Run, frame: Frame) -> bool:
         """A frame that gets no ack. False: there is no connection, and it was not sent. Raises `Fenced`."""
+        await self._link.pace()
         await self.wait_placed(run)
         return await self._link.send(self._envelope(run, frame))
+
+    async def structured(self, run: Run, frame: Frame) -> Ack | None:
+        """A tool call, a question or its end: as `message`, but None behind a server that gives no ack for these."""
+        if run.turn.run is None:
+            await self.frame(run, {name: value for name, value in frame.items() if name != "clientId"})
+            return None
+        return await self.message(run, frame)
 
     async def last(self, run: Run, frame: Frame) -> None:
         """A word on how the run ended. Where no connection takes it, the server tells from the member's leaving."""
@@ -88,6 +100,10 @@ class Outbox:
 
     async def _attempt(self, run: Run, frame: Frame) -> Ack:
         key = (run.turn.conversation, str(frame["clientId"]))
+        while len(self._unacked) >= self._link.limits.in_flight:
+            self._room.clear()
+            await self._room.wait()
+            run.check()
         entry = _Unacked(run, frame, asyncio.get_running_loop().create_future())
         self._unacked[key] = entry
         try:
@@ -102,6 +118,7 @@ class Outbox:
             ) from error
         finally:
             del self._unacked[key]
+            self._room.set()
 
     async def resend(self, run: Run) -> None:
         """On a new connection: what is unacknowledged of the run, in the order in which it was first sent."""
@@ -133,7 +150,7 @@ class Outbox:
         if frame["type"] == "checkpoint":
             _check_checkpoint(frame["data"])
             return envelope
-        size, most = len(dump(envelope)), self._link.max_frame_bytes
+        size, most = len(dump(envelope)), self._link.limits.frame_bytes
         if size > most:
             raise InvalidRequest(f"frame: {size} bytes, the gateway takes at most {most}", code="payload_too_large")
         return envelope

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from turnlog.viewer import Viewed, viewed_in
@@ -41,6 +41,8 @@ class Resume:
     """What the last `reply.checkpoint(…)` stored; None: there was none."""
     asks: tuple[Ask, ...] = ()
     """Questions that nobody has answered yet."""
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    """What questions of the run were answered with, by the question's id; of an answer in words, its text."""
     streams: tuple[Streamed, ...] = ()
     """The streamed texts, in the order in which they began."""
 
@@ -72,6 +74,7 @@ def resume_in(frame: Frame, earlier: Sequence[Frame] = ()) -> Resume | None:
         frames=frames,
         checkpoint=value.get("checkpoint"),
         asks=_asks(frames, interrupts if isinstance(interrupts, list) else []),
+        answers=_answers(frames),
         streams=_streams(frames),
     )
 
@@ -85,13 +88,37 @@ def _asks(frames: Sequence[Viewed], ids: Sequence[Any]) -> tuple[Ask, ...]:
     return tuple(asks)
 
 
+def _answers(frames: Sequence[Viewed]) -> dict[str, Any]:
+    """A question that was closed unanswered is not among them. What the agent made of one counts over its words."""
+    found: dict[str, Any] = {}
+    for each in frames:
+        frame, data = each.frame, each.frame.get("data")
+        given = frame.get("answers")
+        if each.type == "resume" and isinstance(given, dict):
+            found.update(given)
+        elif isinstance(given, str) and isinstance(data, dict):
+            found[given] = data.get("text", data)
+        elif each.type == "interrupt_resolved" and isinstance(data, dict) and data.get("answer") is not None:
+            found[str(frame.get("id"))] = data["answer"]
+    return found
+
+
 def _streams(frames: Sequence[Viewed]) -> tuple[Streamed, ...]:
     pieces: dict[str, list[str]] = {}
     done: set[str] = set()
+    components = {
+        str(each.frame.get("streamId"))
+        for each in frames
+        if each.type == "genui"
+        and isinstance(each.frame.get("chunk"), dict)
+        and each.frame["chunk"].get("type") == "ui"
+    }
     for each in frames:
         if each.type != "genui":
             continue
         stream_id, chunk = str(each.frame.get("streamId")), each.frame.get("chunk")
+        if stream_id in components:
+            continue
         said = pieces.setdefault(stream_id, [])
         if isinstance(chunk, dict) and chunk.get("type") == "text":
             said.append(str(chunk.get("content", "")))

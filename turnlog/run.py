@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum, auto
 
+from turnlog.asks import Asks
 from turnlog.errors import Fenced
 from turnlog.resume import Resume
 from turnlog.turn import Turn
@@ -43,6 +44,26 @@ _NEXT: Mapping[RunState, frozenset[RunState]] = {
 }
 
 
+class Seat:
+    """A run's place among those that are answered at the same time. A question to a person takes none."""
+
+    def __init__(self, room: asyncio.Semaphore) -> None:
+        self._room = room
+        self._taken = False
+
+    async def take(self) -> None:
+        """Wait for a place, unless it has one."""
+        if not self._taken:
+            await self._room.acquire()
+            self._taken = True
+
+    def leave(self) -> None:
+        """Give the place to others, if it has one."""
+        if self._taken:
+            self._taken = False
+            self._room.release()
+
+
 class Run:
     """One turn in this process's hands, and the token that its frames carry."""
 
@@ -51,6 +72,9 @@ class Run:
         self.state = RunState.QUEUED
         self.task: asyncio.Task[None] | None = None
         """The handler, while it runs."""
+        self.seat: Seat | None = None
+        """While it is answered."""
+        self.asks = Asks(turn)
         self.resume = turn.resume
         """What was stored of it when this process was last given it; None: nobody said."""
         self.placed = asyncio.Event()
@@ -77,6 +101,7 @@ class Run:
         """The same run was given to this process again: its frames carry the new epoch from here on."""
         self._epoch = epoch
         self.resume = resume
+        self.asks.learn(resume)
         if self.state is RunState.QUEUED:
             self.turn = replace(self.turn, run_epoch=epoch, resume=resume)  # no handler has seen it yet
         self._generation = generation
@@ -93,6 +118,7 @@ class Run:
     def stop(self, state: RunState) -> None:
         """End it from outside: ABORTED, FENCED or LEFT. A handler that runs is cancelled."""
         self.enter(state)
+        self.turn.cancelled.set()
         self.placed.set()  # who waits for it is told by `check`
         if self.task is not None:
             self.task.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +12,20 @@ from turnlog.wire import NOT_TURNS, Frame
 
 
 @dataclass(frozen=True, slots=True)
+class Invocation:
+    """What makes a turn an invocation: another program asked, and waits for the outcome."""
+
+    id: str
+    """Its id: accepted once in its thread, which is the turn's conversation."""
+    deadline: float | None = None
+    """Seconds that it may take in all; None: no limit but the watchdog's."""
+    streamed: bool = False
+    """Whether the caller follows the answer as it grows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
-    """What a person said, given to this process to answer."""
+    """What a person said, or a program asked, given to this process to answer."""
 
     conversation: str
     id: str
@@ -36,6 +49,12 @@ class Turn:
     """Id of the run that answering it is; None behind a server that does not name runs."""
     run_epoch: int | None = None
     """1 for the first owner, +1 each time the run moved."""
+    invocation: Invocation | None = None
+    """Set when a program invoked the agent: `data["data"]` is then the input beside the text, if there is any."""
+    answers: str | None = None
+    """Id of the question that it answers, where the server says so."""
+    cancelled: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
+    """Set when the turn is not this process's to answer any more: a function in a thread looks at it, to end early."""
     resume: Resume | None = None
     """What an earlier owner had done of it, for an agent that `continues`; None: begin at the beginning."""
     raw: Frame = field(default_factory=dict, repr=False)
@@ -63,9 +82,18 @@ def turn_in(conversation: str, frame: Frame, earlier: Sequence[Frame] = ()) -> T
         reply_to=_string(_object(frame.get("replyTo")).get("id")),
         run=_string(frame.get("run")),
         run_epoch=_integer(frame.get("runEpoch")),
+        invocation=_invocation_of(frame.get("invocation")),
+        answers=_string(frame.get("answers")),
         resume=resume_in(frame, earlier),
         raw=frame,
     )
+
+
+def _invocation_of(value: object) -> Invocation | None:
+    if not isinstance(value, dict) or not isinstance(value.get("id"), str):
+        return None
+    ms = _integer(value.get("deadlineMs"))
+    return Invocation(value["id"], ms / 1000 if ms else None, value.get("streamed") is True)
 
 
 def _text_of(data: Frame) -> str:

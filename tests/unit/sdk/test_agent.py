@@ -770,14 +770,18 @@ async def test_a_replay_by_a_server_that_names_no_runs_starts_no_turn_twice(gate
 
 def test_a_handler_of_the_wrong_shape_is_refused_at_once() -> None:
     agent = Agent("http://127.0.0.1:1", token="t")
-    with pytest.raises(TypeError, match="async def"):
-        agent.on_turn(lambda turn: "x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"on_turn: the handler must be an `async def` function to use `reply`"):
+        agent.on_turn(lambda turn, reply: "x")
 
     async def none() -> str:
         return "x"
 
-    with pytest.raises(TypeError, match=r"\(turn\) or \(turn, reply\)"):
-        agent.on_turn(none)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"on_invoke: the handler takes \(turn\) or \(turn, reply\)"):
+        agent.on_invoke(none)
+    with pytest.raises(TypeError, match="on_turn: the handler must be a function, not str"):
+        agent.on_turn("x")  # type: ignore[type-var]
+    with pytest.raises(TypeError, match=r"takes \(conversation, frame\)"):
+        agent.on_frame(none)  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("credentials", [{}, {"token": "a", "channel_secret": "b"}])

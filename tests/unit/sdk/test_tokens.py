@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.support.scripted_http import CUT, Answer, scripted_http
-from turnlog.errors import InvalidRequest, ProtocolViolation, TurnlogError, Unauthorized, Unavailable
+from turnlog.errors import InvalidRequest, ProtocolViolation, RateLimited, TurnlogError, Unauthorized, Unavailable
 from turnlog.tokens import SecretToken
 
 
@@ -32,7 +32,7 @@ async def test_a_secret_is_exchanged_for_a_token_of_its_scope_that_says_when_it_
         (refusal(401, "unauthorized"), Unauthorized, None),
         (refusal(400, "channel_inactive"), Unauthorized, None),
         (refusal(422, "invalid_message"), InvalidRequest, None),
-        (refusal(429, "rate_limited", **{"Retry-After": "3"}), Unavailable, 3.0),
+        (refusal(429, "rate_limited", **{"Retry-After": "3"}), RateLimited, 3.0),
         (Answer(503, b"<html>", {"Retry-After": "2"}), Unavailable, 2.0),
         (CUT, Unavailable, None),
         (Answer(200, {"expires_in": 3}), ProtocolViolation, None),

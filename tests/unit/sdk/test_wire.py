@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from connectors.gateway.protocol.errors import SPECS
 from turnlog.backoff import Backoff
-from turnlog.errors import AckTimeout, Fenced, TurnlogError, Unavailable, error_of
+from turnlog.errors import AckTimeout, Fenced, RateLimited, TurnlogError, Unavailable, error_of
 from turnlog.wire import base_url, client_id, retry_after, socket_url
 
 
@@ -64,7 +65,7 @@ def test_backoff_never_comes_back_before_it_was_asked_to() -> None:
     ("data", "kind"),
     [
         ({"code": "fenced", "message": "m"}, Fenced),
-        ({"code": "rate_limited", "message": "m", "retryAfterMs": 20}, Unavailable),
+        ({"code": "rate_limited", "message": "m", "retryAfterMs": 20}, RateLimited),
         ({"code": "one_of_tomorrow", "message": "m"}, TurnlogError),
         ({}, TurnlogError),
     ],
@@ -73,6 +74,18 @@ def test_errors_are_typed_by_their_code(data: dict[str, object], kind: type[Turn
     error = error_of(data)
     assert type(error) is kind
     assert error.retry_after == (0.02 if "retryAfterMs" in data else None)
+
+
+PLAIN = {"internal"}
+
+
+@pytest.mark.parametrize("code", sorted(SPECS.keys() - PLAIN))
+def test_every_code_of_the_gateways_table_has_a_class(code: str) -> None:
+    error = error_of({"code": code, "message": "m"})
+    assert type(error) is not TurnlogError
+    assert error.code == code
+    if SPECS[code].retryable:
+        assert isinstance(error, Unavailable)
 
 
 def test_no_ack_is_a_kind_of_unavailable() -> None:
