@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import ClassVar, Final
 
 from streams.core.events import (
@@ -17,14 +18,19 @@ from streams.core.events import (
 from streams.core.runs import SYSTEM
 
 REFS_REMEMBERED: Final = 100_000
-"""Refs of the last stored frames. A ref belongs to one intake record, so that two outcomes of it would be one batch
-apart, and a batch has at most this many records (`TURNLOG_BATCH_MAX`)."""
+"""Refs of the last stored, refused and consumed frames. Two outcomes of one record would be one batch apart, and a
+batch has at most this many records (`TURNLOG_BATCH_MAX`)."""
 
 
 class NothingFenced:
     """6: no frame that was refused as fenced is stored, and every stored frame is from a member that is there.
 
     Also: a member's id is never used again, and an ended gateway brings no member.
+
+    The intake is at least once. A frame without a key may lie in it twice, with one ref; where its run ended in
+    between, one of the two is stored and the other is rightly refused. So both outcomes of a ref are held against the
+    writer only once `account` has shown that the intake has one record of it. Whoever drives this calls it after each
+    batch.
     """
 
     invariant: ClassVar[int] = 6
@@ -32,6 +38,10 @@ class NothingFenced:
     def __init__(self) -> None:
         self._stored: OrderedDict[str, None] = OrderedDict()
         self._refused: OrderedDict[str, None] = OrderedDict()
+        self._consumed: OrderedDict[str, int] = OrderedDict()
+        """Ref -> records of it that were consumed."""
+        self._doubtful: list[tuple[str, str]] = []
+        """Refs with both outcomes in this batch or an earlier one, and the problem if there was one record."""
         self._present: dict[str, str] = {}
         """Member -> group."""
         self._departed: set[str] = set()
@@ -41,10 +51,11 @@ class NothingFenced:
         """See `Checker`."""
         match entry.event:
             case FrameCommitted() as frame:
-                return self._frame(frame)
+                return self._frame(entry, frame)
             case Refused(reason=RefusedReason.FENCED, ref=str(ref)):
                 _remember(self._refused, ref)
-                return [f"the frame of ref {ref} was stored, and then refused as fenced"] if ref in self._stored else []
+                if ref in self._stored:
+                    self._doubt(entry, ref, "stored, and then refused as fenced")
             case MemberJoined() as joined:
                 return self._joined(joined)
             case MemberLeft(member=member):
@@ -56,11 +67,28 @@ class NothingFenced:
                 pass
         return []
 
-    def _frame(self, frame: FrameCommitted) -> list[str]:
+    def account(self, refs: Iterable[str | None]) -> list[str]:
+        """The refs of the frames that the batch which just ended consumed: what had two outcomes and was there once."""
+        for ref in refs:
+            if ref is not None:
+                self._consumed[ref] = self._consumed.get(ref, 0) + 1
+                if len(self._consumed) > REFS_REMEMBERED:
+                    self._consumed.popitem(last=False)
+        doubtful, self._doubtful = self._doubtful, []
+        return [problem for ref, problem in doubtful if self._consumed.get(ref, 0) < 2]
+
+    def skip(self) -> None:
+        """The intake is kept no longer that far back: whether a frame was in it twice cannot be told."""
+        self._doubtful = []
+
+    def _doubt(self, entry: Entry, ref: str, what: str) -> None:
+        self._doubtful.append((ref, f"the frame of ref {ref} was {what}, at lsn {entry.lsn}"))
+
+    def _frame(self, entry: Entry, frame: FrameCommitted) -> list[str]:
         found = []
         if frame.ref is not None:
             if frame.ref in self._refused:
-                found.append(f"the frame of ref {frame.ref} was refused as fenced, and then stored")
+                self._doubt(entry, frame.ref, "refused as fenced, and then stored")
             _remember(self._stored, frame.ref)
         if frame.sender == SYSTEM:
             return found

@@ -110,13 +110,14 @@ class PartitionAudit:
         self._replay = Replay(partition)
         self._holds = CheckpointHolds()
         self._consumed = Consumed()
+        self._fenced = NothingFenced()
         self._lost = NothingLost(only=conversation)
         self._checkers: tuple[Checker, ...] = (
             GapFree(),
             WriterEpochs(),
             RunEpochs(),
             self._lost,
-            NothingFenced(),
+            self._fenced,
             KeysOnce(),
             self._consumed,
             self._holds,
@@ -160,8 +161,10 @@ class PartitionAudit:
             if taken is None:
                 self.uncompared += 1
                 self._consumed.skip()
+                self._fenced.skip()
             else:
                 self._report(Consumed.invariant, entry, self._consumed.account(*taken))
+                self._report(NothingFenced.invariant, entry, self._fenced.account(taken[1].refs))
         if entry.lsn == self._checkpoint.lsn and not self._replay.broken:
             await self._compare_checkpoint(entry)
 

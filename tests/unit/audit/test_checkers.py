@@ -347,8 +347,24 @@ def test_6_a_refused_frame_that_is_stored_is_found_in_either_order() -> None:
     stored = next(entry for entry in entries if isinstance(entry.event, FrameCommitted))
     assert isinstance(stored.event, FrameCommitted)
     refusal = msgspec.structs.replace(stored, event=refused(str(stored.event.ref)))
-    assert len(found(NothingFenced(), [*entries, refusal])) == 1
-    assert len(found(NothingFenced(), [refusal, *entries])) == 1
+    for both in ([*entries, refusal], [refusal, *entries]):
+        checker = NothingFenced()
+        assert not found(checker, both)
+        assert len(checker.account([stored.event.ref, None])) == 1
+        assert not checker.account([])
+
+
+def test_6_a_frame_that_lay_in_the_intake_twice_may_be_stored_and_refused() -> None:
+    """Without a key the repeat is no repeat; its run ended in between."""
+    entries = answered().entries
+    stored = next(entry for entry in entries if isinstance(entry.event, FrameCommitted))
+    assert isinstance(stored.event, FrameCommitted)
+    refusal = msgspec.structs.replace(stored, event=refused(str(stored.event.ref)))
+    checker = NothingFenced()
+    found(checker, entries)
+    assert not checker.account([stored.event.ref])
+    found(checker, [refusal])
+    assert not checker.account([stored.event.ref]), "the second one"
 
 
 def test_6_a_frame_of_one_who_has_left_is_found() -> None:
