@@ -150,7 +150,8 @@ def _decide_run_frame(conversation: Conversation, command: CommitFrame, run: Run
     draft.add(event)
     draft.next_seq(conversation)
     for answered in _answered_by(conversation, command, run, target):
-        end(draft, conversation, answered, RunStatus.ANSWERED, "message")
+        closing = event.frame.stream_id if answered is run and event.frame.done else None
+        end(draft, conversation, answered, RunStatus.ANSWERED, "message", closing=closing)
     return draft.events
 
 

@@ -91,8 +91,10 @@ def is_answered(run: Run) -> bool:
     return progress is not None and progress.messages > 0 and not has_open_work(run)
 
 
-def close_open_work(draft: Draft, conversation: Conversation, run: Run) -> tuple[int, ...]:
-    """Closing frames for what the run left open; their seqs."""
+def close_open_work(
+    draft: Draft, conversation: Conversation, run: Run, *, closing: str | None = None
+) -> tuple[int, ...]:
+    """Closing frames for what the run left open; their seqs. `closing`: the stream that a frame of the draft closes."""
     progress = run.progress
     if progress is None:
         return ()
@@ -105,6 +107,7 @@ def close_open_work(draft: Draft, conversation: Conversation, run: Run) -> tuple
             done=True,
         )
         for stream in progress.streams
+        if stream != closing
     ]
     frames += [Frame(id=ask, type="interrupt_resolved", data=ASK_CLOSED) for ask in progress.asks]
     seqs = []
@@ -127,9 +130,17 @@ def close_open_work(draft: Draft, conversation: Conversation, run: Run) -> tuple
     return tuple(seqs)
 
 
-def end(draft: Draft, conversation: Conversation, run: Run, status: RunStatus, reason: str) -> None:
-    """The run is over, after closing what it left open."""
-    close_open_work(draft, conversation, run)
+def end(
+    draft: Draft,
+    conversation: Conversation,
+    run: Run,
+    status: RunStatus,
+    reason: str,
+    *,
+    closing: str | None = None,
+) -> None:
+    """The run is over, after closing what it left open. `closing`: the stream that a frame of the draft closes."""
+    close_open_work(draft, conversation, run, closing=closing)
     draft.add(
         RunEnded(
             conversation_id=conversation.id,

@@ -173,6 +173,16 @@ class TestUnannounced:
         ]
         assert list(world.conversation().runs) == [run_id(3)]
 
+    def test_a_stream_that_ends_its_run_is_closed_once(self, world: World) -> None:
+        world.say()
+        world.chunk("a", "other", delivered=1)
+        world.chunk("a", "s", delivered=1)
+        done, closing, ended = world.chunk("a", "s", done=True, delivered=1)
+        assert isinstance(done, FrameCommitted)
+        assert isinstance(closing, FrameCommitted)
+        assert (closing.frame.stream_id, closing.seq) == ("other", done.seq + 1)
+        assert isinstance(ended, RunEnded)
+
     def test_a_message_that_names_its_turn_answers_that_one(self, world: World) -> None:
         world.say()
         world.say()
