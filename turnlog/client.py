@@ -9,7 +9,6 @@ async with Client("https://gateway.example", channel_secret=secret, user="ana") 
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,17 +20,13 @@ from weakref import WeakSet
 
 import httpx
 
-from turnlog.backoff import Backoff
-from turnlog.errors import Unauthorized, Unavailable
+from turnlog.errors import Unauthorized
+from turnlog.http import Http
 from turnlog.tokens import FixedToken, SecretToken, Token, TokenSource, checked, token_in
 from turnlog.viewer import Frames, Messages
 from turnlog.wire import API_PATH, base_url
 
-REQUEST_TIMEOUT_S = 15.0
-"""Above the gateway's own wait for a commit (5 s), so that its answer is seen rather than a time-out of ours."""
 TOKEN_MARGIN_S = 30.0
-STREAM_TIMEOUT = httpx.Timeout(REQUEST_TIMEOUT_S, read=60.0)
-"""An event stream has no end, but the server sends a comment every 15 s: a minute of silence is a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +52,9 @@ class Activity:
 class Client:
     """One end user of a channel. One credential: the channel's secret (on a server only), or a `token`.
 
-    `budget`: seconds to go on trying, with the same idempotency key, when the gateway cannot just now.
+    A gateway that cannot just now says when to ask again: that is done for `budget` seconds, with the same idempotency
+    key. Any other failure is raised at once, and it is the caller's to say it again, with the same key. `insist`: go on
+    trying for `budget` seconds in either case.
     """
 
     def __init__(
@@ -68,6 +65,7 @@ class Client:
         token: str | None = None,
         user: str | None = None,
         budget: float = 30.0,
+        insist: bool = False,
     ) -> None:
         if (channel_secret is None) == (token is None):
             raise ValueError("pass exactly one of channel_secret and token")
@@ -75,8 +73,7 @@ class Client:
         self._tokens: TokenSource = (
             FixedToken(token) if token is not None else SecretToken(channel_secret or "", user=user)
         )
-        self._budget = budget
-        self._http = httpx.AsyncClient(base_url=self.url, timeout=REQUEST_TIMEOUT_S)
+        self._http = Http(self.url, budget=budget, insist=insist)
         self._streams: WeakSet[Frames] = WeakSet()
 
     async def __aenter__(self) -> Client:
@@ -91,7 +88,7 @@ class Client:
         """Close its connections, and with them the frames and messages that are being read."""
         for frames in list(self._streams):
             await frames.aclose()
-        await self._http.aclose()
+        await self._http.close()
 
     async def open(self, *, key: str | None = None) -> Conversation:
         """A new conversation. Repeating with the same `key` gives the same one."""
@@ -122,23 +119,8 @@ class Client:
         params: Mapping[str, str | int] | None = None,
     ) -> httpx.Response:
         """A request that is safe to repeat (a read, or keyed), repeated within the budget; a 2xx answer."""
-        backoff = Backoff(first=0.1, most=2.0)
-        until = time.monotonic() + self._budget
         sent = {"Authorization": f"Bearer {token.value}", **(headers or {})}
-        while True:
-            try:
-                response = await self._http.request(method, path, headers=sent, json=json, params=params)
-                checked(response)
-            except httpx.TransportError as error:
-                failure = Unavailable(f"{method} {path}: {str(error) or type(error).__name__}", code="unavailable")
-            except Unavailable as error:
-                failure = error
-            else:
-                return response
-            delay = backoff.next(failure.retry_after)
-            if time.monotonic() + delay > until:
-                raise failure
-            await asyncio.sleep(delay)
+        return await self._http.request(method, path, headers=sent, json=json, params=params)
 
     def frames(self, path: str, token: Callable[[], Awaitable[Token]], *, after: int) -> Frames:
         """What a viewer sees of an event stream; closed with this client."""
@@ -147,9 +129,7 @@ class Client:
             headers = {"Accept": "text/event-stream", "Authorization": f"Bearer {(await token()).value}"}
             if seen:
                 headers["Last-Event-ID"] = str(seen)
-            return await self._http.send(
-                self._http.build_request("GET", path, headers=headers, timeout=STREAM_TIMEOUT), stream=True
-            )
+            return await self._http.stream(path, headers=headers)
 
         frames = Frames(connect, after=after)
         self._streams.add(frames)

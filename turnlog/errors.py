@@ -27,6 +27,8 @@ class TurnlogError(Exception):
         self.retryable = retryable
         self.retry_after = retry_after
         """Seconds after which to try again, where the server said so."""
+        self.retry_budget: float | None = None
+        """Seconds for which trying again makes sense, where the server said so."""
         self.conversation = conversation
 
 
@@ -207,11 +209,16 @@ def error_of(data: Mapping[str, Any], *, conversation: str | None = None) -> Tur
     details = data.get("details")
     if isinstance(details, Mapping) and details.get("reason") == "fenced":
         code = "fenced"
-    after = data.get("retryAfterMs")
-    return _CLASSES.get(code, TurnlogError)(
+    error = _CLASSES.get(code, TurnlogError)(
         str(data.get("message") or code),
         code=code,
         retryable=data.get("retryable") is True,
-        retry_after=after / 1000 if isinstance(after, int) and not isinstance(after, bool) else None,
+        retry_after=_seconds(data.get("retryAfterMs")),
         conversation=conversation,
     )
+    error.retry_budget = _seconds(details.get("budgetMs")) if isinstance(details, Mapping) else None
+    return error
+
+
+def _seconds(ms: object) -> float | None:
+    return ms / 1000 if isinstance(ms, int) and not isinstance(ms, bool) else None

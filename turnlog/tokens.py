@@ -128,7 +128,9 @@ def _refusal(response: httpx.Response, body: Any) -> Exception:
         error.setdefault("retryAfterMs", int(header) * 1000)
     typed = error_of(error)
     if status >= 500 and not isinstance(typed, Unavailable):
-        return Unavailable(str(typed), code=typed.code, retryable=True, retry_after=typed.retry_after)
+        passing = Unavailable(str(typed), code=typed.code, retryable=True, retry_after=typed.retry_after)
+        passing.retry_budget = typed.retry_budget
+        return passing
     return typed
 
 

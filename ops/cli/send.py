@@ -88,7 +88,7 @@ async def _send(
     from turnlog import Client
 
     waiting = asyncio.get_running_loop().call_later(SILENCE_S, progress, f"{gateway} has not taken it yet: trying on")
-    async with Client(gateway, channel_secret=secret, user=user) as client:
+    async with Client(gateway, channel_secret=secret, user=user, insist=True) as client:
         try:
             conversation = await client.open() if name == NEW else await client.conversation(name)
             sent = await conversation.send(text, key=key)

@@ -185,7 +185,8 @@ async def _people(the_play: Play, stack: RunningStack, dialogues: Sequence[Dialo
 
     async def one(dialogue: Dialogue, after_s: float) -> list[Wrong]:
         await asyncio.sleep(after_s)
-        async with Client(stack.gateway, channel_secret=secret, user=f"person-{dialogue.number}") as client:
+        user = f"person-{dialogue.number}"
+        async with Client(stack.gateway, channel_secret=secret, user=user, insist=True) as client:
             return await replay(
                 client, dialogue, performance=performance, opened=opened, slowly=slowly, think_s=THINK_S
             )

@@ -95,7 +95,8 @@ class Person:
         self.heard: list[tuple[str, str]] = []
 
     async def talk(self, enough: asyncio.Event) -> None:
-        client = Client(self._up.gateways[0], channel_secret=self._up.secret("web"), user=f"person-{self._number}")
+        user = f"person-{self._number}"
+        client = Client(self._up.gateways[0], channel_secret=self._up.secret("web"), user=user, insist=True)
         async with client, httpx.AsyncClient(timeout=10) as http:
             conversation = await client.open()
             async with aclosing(conversation.messages()) as messages:

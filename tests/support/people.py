@@ -55,7 +55,8 @@ def dialogues(count: int) -> list[Dialogue]:
 async def hold(up: Up, dialogue: Dialogue, repeat_every: int = 10) -> Held:
     """Say each line once its last one is answered; every `repeat_every`th line twice, with the same key."""
     gateway = up.gateways[dialogue.number % len(up.gateways)]
-    async with Client(gateway, channel_secret=up.secret("web"), user=f"person-{dialogue.number}") as client:
+    user = f"person-{dialogue.number}"
+    async with Client(gateway, channel_secret=up.secret("web"), user=user, insist=True) as client:
         conversation = await client.open()
         held = Held(dialogue, conversation.id)
         async with aclosing(conversation.messages()) as messages:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,12 +12,13 @@ import pytest
 from tests.support.scripted_gateway import Json, Peer, ScriptedGateway, scripted_gateway
 from turnlog import Agent, AskTimeout, Reply, Turn
 from turnlog.backoff import Backoff
+from turnlog.reply import Action
 
 pytestmark = pytest.mark.unit
 
 ABLE = {"capabilities": {"adopt": True, "continue": True, "drain": True}}
 ASK = "turn-1.1.ask.1"
-ACTIONS = [("Approve", {"ok": True}), {"label": "Reject", "value": {"ok": False}}, "Later"]
+ACTIONS: Sequence[Action] = [("Approve", {"ok": True}), {"label": "Reject", "value": {"ok": False}}, "Later"]
 
 
 @pytest.fixture

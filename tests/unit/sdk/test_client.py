@@ -64,14 +64,35 @@ async def test_what_passes_is_retried_with_the_same_key() -> None:
     at_once = {"Retry-After": "0"}
     passing = [
         refusal(503, "pending", **at_once),
-        CUT,
         refusal(429, "rate_limited", **at_once),
         refusal(500, "internal", **at_once),
     ]
     async with opened(*passing, Answer(201, {"id": "m-1"})) as (conversation, http):
         sent = await conversation.send("hi")
     assert {asked.headers["x-idempotency-key"] for asked in http.asked[2:]} == {sent.key}
-    assert len(http.asked) == 2 + 5
+    assert len(http.asked) == 2 + 4
+
+
+@pytest.mark.parametrize("failure", [CUT, refusal(503, "unavailable"), refusal(500, "internal")])
+async def test_a_failure_that_names_no_retry_is_raised_at_once_and_retried_only_for_who_insists(
+    failure: Answer,
+) -> None:
+    async with opened(failure) as (conversation, http):
+        with pytest.raises(Unavailable):
+            await conversation.send("hi", key="k")
+        assert len(http.asked) == 3
+    async with opened(failure, failure, Answer(201, {"id": "m-1"}), insist=True) as (conversation, http):
+        assert (await conversation.send("hi", key="k")).id == "m-1"
+        assert [asked.headers["x-idempotency-key"] for asked in http.asked[2:]] == ["k"] * 3
+
+
+async def test_a_budget_that_the_gateway_names_counts_too() -> None:
+    details = {"retryAfterMs": 1, "budgetMs": 0}
+    pending = Answer(503, {"error": {"code": "pending", "message": "it is pending", "details": details}})
+    async with opened(pending) as (conversation, http):
+        with pytest.raises(Unavailable, match="it is pending"):
+            await conversation.send("hi")
+        assert len(http.asked) == 3
 
 
 async def test_a_retry_that_would_end_after_the_budget_is_not_waited_for() -> None:

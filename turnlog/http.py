@@ -1,0 +1,104 @@
+"""Requests to a gateway, repeated when it says so and for as long as it says so."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from turnlog.backoff import Backoff
+from turnlog.errors import Unavailable
+from turnlog.tokens import checked
+
+REQUEST_TIMEOUT_S = 15.0
+"""Above the gateway's own wait for a commit (5 s), so that its answer is seen rather than a time-out of ours."""
+STREAM_TIMEOUT = httpx.Timeout(REQUEST_TIMEOUT_S, read=60.0)
+"""An event stream has no end, but the server sends a comment every 15 s: a minute of silence is a loss."""
+
+
+class NotSent(Unavailable):
+    """No connection came about: the gateway has not seen the request."""
+
+
+class NoAnswer(Unavailable):
+    """The request was sent, and no answer came: what it did is unknown."""
+
+
+class Http:
+    """One gateway's HTTP side.
+
+    `budget`: seconds within which a request is repeated, after the delays that the gateway asks for. `insist`: also
+    when it asks for none, or does not answer at all, after delays of our own.
+    """
+
+    def __init__(self, url: str, *, budget: float, insist: bool = False) -> None:
+        self.budget = budget
+        self._insist = insist
+        self._client = httpx.AsyncClient(base_url=url, timeout=REQUEST_TIMEOUT_S)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def once(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        json: Any = None,
+        params: Mapping[str, str | int] | None = None,
+        timeout: float = REQUEST_TIMEOUT_S,
+    ) -> httpx.Response:
+        """A 2xx answer, asked for once. Raises the typed error of any other, `NotSent` or `NoAnswer`."""
+        named = f"{method} {path}"
+        try:
+            response = await self._client.request(
+                method, path, headers=dict(headers or {}), json=json, params=params, timeout=timeout
+            )
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise NotSent(f"{named}: {_words(error)}", code="unavailable", retryable=True) from error
+        except httpx.TransportError as error:
+            raise NoAnswer(f"{named}: {_words(error)}", code="unavailable", retryable=True) from error
+        checked(response)
+        return response
+
+    async def request(self, method: str, path: str, **how: Any) -> httpx.Response:
+        """As `once`, for what is safe to repeat: a read, or a write with a key."""
+        tries = Tries(self.budget, insist=self._insist)
+        while True:
+            try:
+                return await self.once(method, path, **how)
+            except Unavailable as error:
+                await tries.wait(error)
+
+    async def stream(self, path: str, *, headers: Mapping[str, str]) -> httpx.Response:
+        """An open event stream; its body is still to be read, and the caller closes it."""
+        request = self._client.build_request("GET", path, headers=dict(headers), timeout=STREAM_TIMEOUT)
+        return await self._client.send(request, stream=True)
+
+
+class Tries:
+    """The waits between the tries of one request."""
+
+    def __init__(self, budget: float, *, insist: bool = False) -> None:
+        self._backoff = Backoff(first=0.1, most=2.0)
+        self._began = time.monotonic()
+        self._budget = budget
+        self._insist = insist
+
+    async def wait(self, error: Unavailable) -> None:
+        """Until it is time to try again. Raises `error` when there is no point: nobody asked for it, or too late."""
+        if error.retry_after is None and not self._insist:
+            raise error
+        delay = self._backoff.next(error.retry_after)
+        budget = self._budget if error.retry_budget is None else min(self._budget, error.retry_budget)
+        if time.monotonic() + delay > self._began + budget:
+            raise error
+        await asyncio.sleep(delay)
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
