@@ -20,6 +20,9 @@ from connectors.gateway.sockets import AgentConnection, UserConnection
 if TYPE_CHECKING:
     from connectors.gateway.gateway import Gateway
 
+# Fields of hello that the address may have instead.
+IN_QUERY = ("protocol", "userId", "conversationId", "watermark", "group", "componentsHash", "skillsHash")
+
 
 async def serve_socket(gateway: Gateway, websocket: WebSocket) -> None:
     """One WebSocket from accept to close. A refusal is a close after hello: clients retry anything earlier for ever."""
@@ -88,6 +91,7 @@ def _connection(
     gateway: Gateway, websocket: WebSocket, token: str | None, scope: Scope, verify: Verify
 ) -> UserConnection | AgentConnection:
     now = wall_ms()
+    query = {name: websocket.query_params[name] for name in IN_QUERY if name in websocket.query_params}
     if scope is Scope.CHANNEL:
         session = AgentSession(
             partition_of=gateway.partition_of,
@@ -97,7 +101,15 @@ def _connection(
             connection_id=gateway.membership.new_member_id(),
             mint=gateway.mint,
             now=now,
+            query=query,
         )
         return AgentConnection(gateway, websocket, session)
-    user = UserSession(token=token, scope_of=verify, connection_id=f"conn-{uuid4().hex}", mint=gateway.mint, now=now)
+    user = UserSession(
+        token=token,
+        scope_of=verify,
+        connection_id=f"conn-{uuid4().hex}",
+        mint=gateway.mint,
+        now=now,
+        query=query,
+    )
     return UserConnection(gateway, websocket, user)

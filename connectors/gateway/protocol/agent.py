@@ -26,6 +26,7 @@ from connectors.gateway.protocol.parse import (
     client_id_of,
     decode_object,
     frame_type_of,
+    is_user_id,
     parse_agent_frame,
     watermark_of,
 )
@@ -81,6 +82,8 @@ class AgentSession(Session):
         """Sends that wait for their outcome: ref to (conversation, clientId)."""
         self._delivery = Delivery(self._tell)
         self._unsaid: list[bytes] = []
+        self._too_many = 0
+        """How many of the conversations that its hello named were not taken."""
 
     @property
     def runs_open(self) -> int:
@@ -125,6 +128,8 @@ class AgentSession(Session):
         for frame in self._unsaid:
             self._put(frame)
         self._unsaid.clear()
+        if self._too_many:
+            self._write(_too_many_watermarks(self._too_many).frame())
         self._take_early()
         return self._drain()
 
@@ -299,7 +304,8 @@ class AgentSession(Session):
 
     # ------------------------------------------------------------------------------------------------- handshake
     def _decode(self, raw: str | bytes) -> dict[str, Any]:
-        if len(raw) <= limits.MAX_FRAME_BYTES:
+        # A hello names thousands of conversations: it may be as long as a socket's messages may.
+        if len(raw) <= limits.MAX_FRAME_BYTES or self.state is State.HELLO:
             return decode_object(raw, replace=True)
         try:
             frame = decode_object(raw, replace=True)
@@ -312,17 +318,21 @@ class AgentSession(Session):
 
     def _greeted(self, frame: dict[str, Any]) -> None:
         group = frame.get("group")
-        if group is not None and (not isinstance(group, str) or not 0 < len(group) <= GROUP_MAX or "/" in group):
+        if group is not None and (not 0 < len(group) <= GROUP_MAX or "/" in group):
             raise ProtocolError("bad_request", f"group: a name of 1 to {GROUP_MAX} characters without `/`")
-        if isinstance(group, str) and group.startswith("~"):
+        if group is not None and group.startswith("~"):
             raise ProtocolError("bad_request", "group: must not start with `~`")
         user = frame.get("userId")
-        if isinstance(user, str) and 0 < len(user) <= MAX_ID and not self.claims.named:
+        if user is not None and is_user_id(user) and not self.claims.named:
             self._claims = msgspec.structs.replace(self.claims, user=user)
         capabilities = capabilities_of(frame)
         self.continues = "continue" in capabilities
         self.adopts = self.continues or "adopt" in capabilities
         watermarks = _watermarks(frame.get("watermarks"))
+        self._too_many = max(0, len(watermarks) - WATERMARKS_MAX)
+        if self._too_many:
+            watermarks = dict(list(watermarks.items())[self._too_many :])  # clients name the newest last
+            self._delivery.knows_not_all()
         self._delivery.know(watermarks)
         self.group = group
         self._move(State.OPENING)
@@ -471,12 +481,19 @@ def _enveloped(conversation_id: str, frame: bytes) -> bytes:
     return encode({"conversationId": conversation_id, "frame": raw(frame.decode())})
 
 
+def _too_many_watermarks(dropped: int) -> ProtocolError:
+    return ProtocolError(
+        "too_many_subscriptions",
+        f"watermarks: at most {WATERMARKS_MAX} conversations; the first {dropped} are not followed",
+        frame_type="hello",
+        details={"limit": WATERMARKS_MAX, "dropped": dropped},
+    )
+
+
 def _watermarks(value: Any) -> dict[str, int]:
     """`hello.watermarks`; entries of a wrong type count as absent, as the specification has it."""
     if not isinstance(value, dict):
         return {}
-    if len(value) > WATERMARKS_MAX:
-        raise ProtocolError("too_many_subscriptions", f"watermarks: at most {WATERMARKS_MAX} conversations")
     return {
         conversation_id: seq
         for conversation_id, seq in value.items()

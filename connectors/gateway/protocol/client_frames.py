@@ -6,8 +6,10 @@ know, so no model forbids further fields. What the public specification does not
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from connectors.gateway.protocol.messages import Actions, Chunk, Interrupt, NonEmpty, Skill, ToolCall
@@ -18,7 +20,12 @@ MessageType = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$", descriptio
 Millis = Annotated[int, Meta(ge=0, description="milliseconds since the Unix epoch")]
 Seq = Annotated[int, Meta(ge=1, description="place in the conversation: 1, 2, 3 … without a gap")]
 Watermark = Annotated[int, Meta(ge=0, description="the highest seq that was seen; 0: none")]
-WatermarkText = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,18})$")]
+WatermarkText = Annotated[
+    str,
+    Meta(
+        pattern=r"^([0-9]{1,19}|[A-Za-z][A-Za-z0-9_-]{3,127})$", description="of clients from before v1; or base64url"
+    ),
+]
 Object = dict[str, Any]
 
 
@@ -63,6 +70,26 @@ class Hello(Tagged, tag="hello"):
     skills: list[Object] | UnsetType = UNSET
     components_hash: str | UnsetType = UNSET
     skills_hash: str | UnsetType = UNSET
+
+
+_HELLO: Final = {each.encode_name: each.type for each in msgspec.structs.fields(Hello)}
+# Their entries are looked at one by one, by whoever takes them.
+_BY_ENTRY: Final = frozenset({"watermarks", "capabilities"})
+
+
+def greeting(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a hello that are of their types; the others count as absent, and null is none."""
+    return {name: fields[name] for name in _HELLO if fields.get(name) is not None and _fits(name, fields[name])}
+
+
+def _fits(name: str, value: Any) -> bool:
+    if name in _BY_ENTRY:
+        return True
+    try:
+        msgspec.convert(value, _HELLO[name], strict=True)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 class Ping(Tagged, tag="ping"):

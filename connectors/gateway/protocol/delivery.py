@@ -91,6 +91,10 @@ class Delivery:
         for conversation_id, seq in watermarks.items():
             self._memory[conversation_id] = _Memory(high=seq, turn=seq)
 
+    def knows_not_all(self) -> None:
+        """It said more than is remembered: what it does not seem to have, it may have."""
+        self._forgot = True
+
     # ------------------------------------------------------------------------------------------------------- runs
     def hold(self, run_id: str, held: Held) -> None:
         """The run is the member's, at this epoch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from base64 import urlsafe_b64decode
 from collections.abc import Callable
 from itertools import chain
 from typing import Any, NoReturn
@@ -14,6 +15,7 @@ import msgspec
 from connectors.gateway.protocol import limits, messages
 from connectors.gateway.protocol.errors import ProtocolError
 from streams.core.events import Frame
+from streams.core.limits import ID_MAX_BYTES
 
 MESSAGE_TYPE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 CLIENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
@@ -202,6 +204,11 @@ def frame_type_of(frame: dict[str, Any]) -> str:
     if not isinstance(value, str) or not value:
         raise ProtocolError("bad_request", "type: a frame needs a type", client_id=client_id_of(frame))
     return value
+
+
+def is_user_id(value: str) -> bool:
+    """Whether a participant may have this id."""
+    return 0 < len(value) <= MAX_ID and len(value.encode(errors="surrogatepass")) <= ID_MAX_BYTES
 
 
 def capabilities_of(hello: dict[str, Any]) -> frozenset[str]:
@@ -413,10 +420,20 @@ def _agent_message(kind: str, frame: dict[str, Any], mint: Callable[[], str]) ->
 
 
 def watermark_of(frame: dict[str, Any]) -> int:
-    """`watermark` of read, sync and hello: a count, or its decimal text (clients from before v1); raises otherwise."""
+    """`watermark` of read, sync and hello: a count, or one of the texts that clients from before v1 have for it, its
+    decimals or base64url of `seq:<n>`; raises otherwise."""
     value = frame.get("watermark")
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 19:
-        value = int(value)
+    if isinstance(value, str):
+        value = _of_text(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
         raise ProtocolError("invalid_watermark", "watermark: must be an integer, 0 or above")
     return value
+
+
+def _of_text(value: str) -> int | None:
+    if not value.isdigit():
+        try:
+            value = urlsafe_b64decode(value + "=" * (-len(value) % 4)).decode("ascii").removeprefix("seq:")
+        except ValueError:
+            return None
+    return int(value) if value.isascii() and value.isdigit() and len(value) <= 19 else None

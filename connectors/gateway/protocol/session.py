@@ -10,7 +10,7 @@ HELLO ──hello──▶ OPENING ──opened──▶ OPEN
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -18,6 +18,7 @@ import msgspec
 
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.actions import Action, Close, Write
+from connectors.gateway.protocol.client_frames import greeting
 from connectors.gateway.protocol.errors import (
     CLOSE_CHANNEL,
     CLOSE_IDLE,
@@ -81,18 +82,27 @@ Verify = Callable[[str], Claims]
 class Session(ABC):
     """One connection. Feed it text and time; do what its actions say, in order. Times are milliseconds since the epoch.
 
-    `verify` turns a token into claims, or raises the `ProtocolError` that refuses it.
+    `verify` turns a token into claims, or raises the `ProtocolError` that refuses it. `query`: the hello's fields
+    in the address; the frame's own count more.
     """
 
     rate = (limits.USER_RATE, limits.USER_BURST)
 
     def __init__(
-        self, *, token: str | None, scope_of: Verify, connection_id: str, mint: Callable[[], str], now: int
+        self,
+        *,
+        token: str | None,
+        scope_of: Verify,
+        connection_id: str,
+        mint: Callable[[], str],
+        now: int,
+        query: Mapping[str, str] | None = None,
     ) -> None:
         self.state = State.HELLO
         self.connection_id = connection_id
         self._claims: Claims | None = None
         self._token = token
+        self._query = query or {}
         self._verify = scope_of
         self._mint = mint
         self._rate = limits.Rate.full(*self.rate, now)
@@ -190,11 +200,11 @@ class Session(ABC):
     def _hello(self, frame: dict[str, Any]) -> None:
         if frame.get("type") != "hello":
             raise ProtocolError("unsupported_protocol", "the first frame must be hello")
+        frame = greeting(self._query) | greeting(frame)
         protocol = frame.get("protocol", PROTOCOL)
         if protocol != PROTOCOL:
             raise ProtocolError("unsupported_protocol", f"protocol: this server speaks {PROTOCOL}")
-        named = frame.get("token")
-        token = named if isinstance(named, str) and named else self._token
+        token = frame.get("token", self._token)
         if token is None:
             raise ProtocolError("unauthorized", "a token is needed: Authorization: Bearer, or `token` in hello")
         self._claims = self._verify(token)

@@ -9,10 +9,10 @@ from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.actions import Action, Load, LoadSuperseded, OpenConversation, Relay, SubmitTurn
 from connectors.gateway.protocol.errors import ProtocolError, refusal
 from connectors.gateway.protocol.parse import (
-    MAX_ID,
     capabilities_of,
     client_id_of,
     frame_type_of,
+    is_user_id,
     parse_message,
     watermark_of,
 )
@@ -47,6 +47,8 @@ class UserSession(Session):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.conversation_id = ""
+        self._named: str | None = None
+        """Who it is by its own word: heard where the token names nobody."""
         self._watermark = 0
         self._told_superseded = False
         """Whether the client asked to be told which of the frames that it got were superseded."""
@@ -58,8 +60,8 @@ class UserSession(Session):
 
     @property
     def user(self) -> str:
-        """The participant."""
-        return self.claims.user
+        """The participant. The token's word counts more than the client's own, and alone decides what may be seen."""
+        return self._named or self.claims.user
 
     # --------------------------------------------------------------------------------------------------- inputs
     def opened(self, conversation_id: str, head: int, pending: Sequence[dict[str, Any]], now: int) -> list[Action]:
@@ -161,8 +163,9 @@ class UserSession(Session):
         if self.claims.scope is not Scope.CONVERSATION:
             raise AssertionError("the driver picks the session by the token's scope")
         named = frame.get("conversationId")
-        if named is not None and (not isinstance(named, str) or not 0 < len(named) <= MAX_ID):
-            named = None
+        user = frame.get("userId")
+        if user is not None and not self.claims.named and is_user_id(user):
+            self._named = user
         self._told_superseded = "superseded" in capabilities_of(frame)
         bound = self.claims.conversation_id
         if bound is not None and named is not None and named != bound:
