@@ -70,6 +70,30 @@ def parse(name: str, text: str) -> Schema:
     return Schema(name, definition, parsed, bytes.fromhex(digest))
 
 
+def envelope_of(read: dict[str, Any]) -> dict[str, Any]:
+    """What fastavro read with `return_record_name`, the names left out but for the branch of the last field's union:
+    it names the records of every union, also of those that hold nothing but null and one record."""
+    last = next(reversed(read))
+    value = read[last]
+    if not isinstance(value, tuple):
+        return {name: _nameless(item) for name, item in read.items()}
+    return {
+        **{name: _nameless(item) for name, item in read.items() if name != last},
+        last: (value[0], _nameless(value[1])),
+    }
+
+
+def _nameless(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _nameless(item) for name, item in value.items()}
+        case list():
+            return [_nameless(item) for item in value]
+        case (str(), dict() as fields):
+            return _nameless(fields)
+    return value
+
+
 @cache
 def current(name: str) -> Schema:
     """The version of `name` that this release writes; `name` is one of `NAMES`."""

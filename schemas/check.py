@@ -153,7 +153,7 @@ def _read_by(reader: Version, writer: Version, golden: Golden) -> str | None:
         )
     except UNREADABLE as error:
         return f"{type(error).__name__}: {error}"
-    return _difference(golden.value, got)
+    return _difference(golden.value, schemas.envelope_of(got))
 
 
 def _difference(wrote: Json, read: Json, path: str = "") -> str | None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections import deque
 from typing import ClassVar
 
-from streams.core.events import ConversationOpened, Entry, FrameCommitted, TurnCommitted
+from streams.core.events import (
+    ConversationOpened,
+    Entry,
+    FrameCommitted,
+    PersonFrameCommitted,
+    TurnCommitted,
+    TurnEdited,
+    TurnRegenerated,
+)
 from streams.core.ids import key_of_turn, open_key
 from streams.core.state import KEY_LIFETIME_MS
 
@@ -28,7 +36,9 @@ class KeysOnce:
         match entry.event:
             case TurnCommitted(turn=turn):
                 key = key_of_turn(turn)
-            case FrameCommitted(key=key):
+            case (
+                FrameCommitted(key=key) | PersonFrameCommitted(key=key) | TurnEdited(key=key) | TurnRegenerated(key=key)
+            ):
                 pass
             case ConversationOpened(key=str(given)):
                 key = open_key(given)

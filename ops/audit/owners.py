@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from streams.core.events import Entry, MoveReason, OwnerChanged, RunMoved, RunOpened, TurnCommitted
+from streams.core.editions import said
+from streams.core.events import (
+    Entry,
+    MoveReason,
+    OwnerChanged,
+    RunMoved,
+    RunOpened,
+    TurnCommitted,
+    TurnEdited,
+    TurnRegenerated,
+)
 from streams.core.ownership import adopter, owner_of
-from streams.core.routing import plan_of
+from streams.core.routing import NOBODY, Plan, plan_of
 from streams.core.runs import claimants_of, may_continue
-from streams.core.state import Partition, Run
+from streams.core.state import Conversation, Partition, Run
 from streams.core.timeouts import heir_of_adopter
 
 
 class Owners:
     """3: each turn was given to the rendezvous winner among the members of that moment, in every group that it was
     routed to, of those that do not drain where there are such; and so was each run that moved, which goes on where it
-    stopped exactly where its new member can.
+    stopped exactly where its new member can. No turn is given to anybody while a human answers. A turn that is wanted
+    anew supersedes all that answered it.
 
     `state` is the partition folded up to the entry before the one that is looked at, by whoever drives this.
     """
@@ -31,6 +42,8 @@ class Owners:
         match entry.event:
             case TurnCommitted() as turn:
                 return list(self._turn(entry, turn))
+            case TurnEdited() | TurnRegenerated() as wanted:
+                return list(self._wanted_anew(wanted))
             case RunOpened() as opened:
                 return list(self._given(entry, opened.group, opened.member, f"run {opened.run_id}"))
             case RunMoved() as moved:
@@ -47,7 +60,7 @@ class Owners:
 
     def _turn(self, entry: Entry, turn: TurnCommitted) -> Iterator[str]:
         conversation = self._state.conversations.get(str(turn.conversation_id))
-        plan = None if conversation is None else plan_of(self._state, conversation.channel)
+        plan = None if conversation is None else self._plan(conversation)
         if conversation is None or plan is None:
             yield "the turn was taken for a conversation, or a channel, that is not there"
             return
@@ -59,6 +72,21 @@ class Owners:
             yield f"given to {given}, waiting for {list(turn.waiting)}; {again}"
         for assignment in turn.assigned:
             yield from self._given(entry, assignment.group, assignment.member, f"turn {turn.seq}")
+
+    def _plan(self, conversation: Conversation) -> Plan | None:
+        return NOBODY if conversation.handed_over else plan_of(self._state, conversation.channel)
+
+    def _wanted_anew(self, wanted: TurnEdited | TurnRegenerated) -> Iterator[str]:
+        conversation = self._state.conversations.get(str(wanted.conversation_id))
+        plan = None if conversation is None else self._plan(conversation)
+        if conversation is None or plan is None:
+            yield "an answer is wanted anew in a conversation, or a channel, that is not there"
+            return
+        answered = sorted(said(conversation))
+        if sorted(wanted.superseded) != answered:
+            yield f"turn {wanted.turn_seq} was answered by {answered}; superseded are {list(wanted.superseded)}"
+        if wanted.waiting != plan.waiting:
+            yield f"turn {wanted.turn_seq} waits for {list(wanted.waiting)}; deciding again gives {list(plan.waiting)}"
 
     def _moved(self, entry: Entry, moved: RunMoved) -> Iterator[str]:
         conversation = self._state.conversations.get(str(moved.conversation_id))

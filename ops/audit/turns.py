@@ -8,6 +8,7 @@ from typing import ClassVar
 from ops.audit.violations import Tally
 from streams.core.events import (
     ConversationClosed,
+    ConversationHandedOver,
     Entry,
     Refused,
     RefusedReason,
@@ -16,6 +17,8 @@ from streams.core.events import (
     RunOpened,
     RunStatus,
     TurnCommitted,
+    TurnEdited,
+    TurnRegenerated,
 )
 from streams.core.ids import channel_of_group
 
@@ -34,7 +37,8 @@ class _Account:
 class NothingLost:
     """5: each accepted turn is answered, open (being answered, or waiting for a member), or ended with a reason.
 
-    Remembers the open turns only, and counts into `tally`; `settle` counts what is open at the end.
+    Remembers the open turns only, and counts into `tally`; `settle` counts what is open at the end. A turn whose answer
+    is wanted anew counts as one more.
     """
 
     invariant: ClassVar[int] = 5
@@ -62,7 +66,11 @@ class NothingLost:
                 self._moved(moved)
             case RunEnded() as ended:
                 return self._ended(ended)
-            case ConversationClosed(conversation_id=conversation):
+            case TurnEdited() | TurnRegenerated() as wanted:
+                self._wanted_anew(wanted)
+            case (
+                ConversationClosed(conversation_id=conversation) | ConversationHandedOver(conversation_id=conversation)
+            ):
                 self._closed(str(conversation))
             case Refused(reason=RefusedReason.FENCED):
                 self.tally.fenced += 1
@@ -99,6 +107,13 @@ class NothingLost:
         name = (str(opened.conversation_id), opened.turn_seq)
         account = self._accounts.get(name)
         channel = channel_of_group(opened.group)
+        if opened.turn_id and (account is None or channel not in account.waiting):  # wanted anew just before
+            if account is None:
+                self.tally.turns += 1
+                account = self._accounts[name] = _Account(set(), set())
+            account.runs.add(opened.run_id)
+            self._turns_of_run.setdefault(opened.run_id, []).append(name)
+            return []
         if account is None or channel not in account.waiting:
             return [f"run {opened.run_id} is opened for turn {opened.turn_seq}, which does not wait for {channel}"]
         account.waiting.discard(channel)
@@ -119,8 +134,22 @@ class NothingLost:
             self.tally.takeovers += 1
             self.tally.continued += moved.continued
 
+    def _wanted_anew(self, wanted: TurnEdited | TurnRegenerated) -> None:
+        """The turn waits for whom it says now; the runs that answer it anew open next."""
+        name = (str(wanted.conversation_id), wanted.turn_seq)
+        account = self._accounts.get(name)
+        if account is not None:
+            account.waiting.clear()
+            self._waiting.get(name[0], set()).discard(wanted.turn_seq)
+            account.answered = False
+            self._close_account(name, account)
+        if wanted.waiting:
+            self.tally.turns += 1
+            self._accounts[name] = _Account(set(), set(wanted.waiting))
+            self._waiting.setdefault(name[0], set()).add(wanted.turn_seq)
+
     def _closed(self, conversation: str) -> None:
-        """What waited for a member ends with the conversation, for that reason."""
+        """What waited for a member ends with the conversation, or because a human took it."""
         for seq in sorted(self._waiting.pop(conversation, ())):
             account = self._accounts.get((conversation, seq))
             if account is None:

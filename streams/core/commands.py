@@ -54,6 +54,56 @@ class ReopenConversation(Command, frozen=True):
     id: str
 
 
+class CommitPersonFrame(Command, frozen=True):
+    """A person sent something beside their turns: `frame.data` has the frame's own fields, JSON."""
+
+    conversation_id: str
+    frame: Frame
+    sender: str
+    channel: str
+
+
+class HandOver(Command, frozen=True):
+    """A human takes the conversation: no agent is heard in it until it is handed back."""
+
+    conversation_id: str
+    by: str
+    to: str
+    """Who answers from here on, in the words of whoever hands over."""
+    reason: str
+    id: str
+    """Message id of the update that viewers get."""
+
+
+class HandBack(Command, frozen=True):
+    """Agents answer again."""
+
+    conversation_id: str
+    by: str
+    reason: str
+    id: str
+
+
+class CancelRun(Command, frozen=True):
+    """Somebody wants a run to stop."""
+
+    conversation_id: str
+    run_id: str
+    by: str
+    reason: str
+
+
+class ReleaseRun(Command, frozen=True):
+    """An operator ends a run whose member is gone: nothing will come of it."""
+
+    conversation_id: str
+    run_id: str
+    by: str
+    reason: str
+    proof: str
+    """How the operator knows that the old worker has stopped, in words."""
+
+
 class CommitFrame(Command, frozen=True):
     """A frame from an agent's socket, as its gateway stamped it."""
 
@@ -69,6 +119,16 @@ class CommitFrame(Command, frozen=True):
     run_epoch: int | None = None
     delivered_seq: int = 0
     """Highest turn seq of this conversation that had been written to the socket when the frame was read from it."""
+
+
+class RefuseRun(Command, frozen=True):
+    """A member that was given a run does not take it: its gateway says that it has as many as it may, or it says so."""
+
+    conversation_id: str
+    run_id: str
+    run_epoch: int
+    member: str
+    reason: str
 
 
 class Join(Command, frozen=True):

@@ -7,7 +7,7 @@ active. What passes gets the next seq and, in each group that its channel is rou
   joins that run and opens none there. One ask takes one answer: the one that `reply_to` names, else the oldest. Other
   groups get their own run;
 - every other group gets a run of its own, held by the rendezvous winner. Where that is another member than the last
-  turn's, `OwnerChanged` comes first;
+  turn's, `OwnerChanged` comes first. A group whose policy is not `deliver` may be busy: see `policies`;
 - an agent channel without any member: the turn waits for the first group that joins there.
 
 A channel that is routed nowhere is for people among themselves: its turns open no run and wait for nobody.
@@ -18,6 +18,9 @@ none.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from streams.core import keys
 from streams.core.commands import CloseConversation, CommitTurn, OpenConversation, ReopenConversation
@@ -30,7 +33,6 @@ from streams.core.events import (
     Duplicate,
     Entry,
     Event,
-    MoveReason,
     OwnerChanged,
     Refused,
     RefusedReason,
@@ -38,11 +40,13 @@ from streams.core.events import (
     TurnCommitted,
 )
 from streams.core.ids import key_of_turn, open_key, run_id
+from streams.core.invocations import decide_invocation
 from streams.core.limits import problem_of_ids, problem_of_text, problem_of_turn
-from streams.core.ownership import choose
-from streams.core.routing import Plan, plan_of
-from streams.core.runs import end, open_run, watch
-from streams.core.state import Conversation, Group, ImpossibleEvent, Partition, Run, Update, WaitingTurn
+from streams.core.ownership import choose, why_no_more
+from streams.core.policies import make_room, rejecting
+from streams.core.routing import NOBODY, Plan, plan_of
+from streams.core.runs import bind, end, forget_waiting, note_asks, open_run, watch
+from streams.core.state import Conversation, ImpossibleEvent, Partition, Run, Update, WaitingTurn
 
 # ------------------------------------------------------------------------------------------------ decide
 
@@ -90,6 +94,8 @@ def decide_turn(state: Partition, command: CommitTurn) -> list[Event]:
         detail = "conversation_id: no such conversation"
         return [_refuse(id_, RefusedReason.CONVERSATION_NOT_FOUND, detail, command.ref)]
     turn = command.turn
+    if turn.invocation is not None:
+        return decide_invocation(state, conversation, command, turn.invocation)
     key = key_of_turn(turn)
     if key is not None and (known := keys.find(conversation, key, command.at)) is not None:
         return [keys.repeat(conversation, known, key, command.ref, turn.client_id)]
@@ -102,56 +108,67 @@ def decide_turn(state: Partition, command: CommitTurn) -> list[Event]:
     if plan is None:
         detail = f"channel: {conversation.channel} is not an active channel of document version {state.config.version}"
         return [_refuse(id_, RefusedReason.CHANNEL_UNKNOWN, detail, command.ref)]
-    events: list[Event] = []
+    draft = Draft()
+    if conversation.handed_over:  # a human answers: it opens no run and waits for nobody
+        plan = NOBODY
     asking = _asking_run(conversation, turn.reply_to) if conversation.asking else None
-    assigned = _assign(conversation, plan, command.at, None if asking is None else asking[0].group, events)
-    events.append(
+    left_out = [] if asking is None else [asking[0].group]
+    queued: tuple[str, ...] = ()
+    if not plan.plain:
+        busy = rejecting(state, conversation, plan)
+        if busy and asking is None:
+            detail = f"conversation_id: {busy[0]} answers the turn before"
+            return [_refuse(id_, RefusedReason.BUSY, detail, command.ref, turn.client_id)]
+        left_out += busy
+        queued = make_room(state, draft, conversation, [g.id for g in plan.groups if g.id not in left_out])
+        left_out += queued
+    seq = draft.next_seq(conversation)
+    assigned = _assign(conversation, plan, _When(command.at, seq), left_out, draft)
+    draft.add(
         TurnCommitted(
             conversation_id=id_,
-            seq=conversation.head + 1,
+            seq=seq,
             turn=turn,
             assigned=assigned,
+            queued=queued,
             waiting=plan.waiting,
             joins_run=None if asking is None else asking[0].id,
             interrupt_id=None if asking is None else asking[1],
             ref=command.ref,
         )
     )
-    return events
+    return draft.events
+
+
+class _When(NamedTuple):
+    """A turn's log time and seq."""
+
+    at: int
+    seq: int
 
 
 def _assign(
-    conversation: Conversation, plan: Plan, at: int, joined_group: str | None, events: list[Event]
+    conversation: Conversation, plan: Plan, when: _When, left_out: Sequence[str], draft: Draft
 ) -> tuple[Assignment, ...]:
-    """One run in each group but the one that the turn joins; `OwnerChanged` goes to `events`."""
-    seq = conversation.head + 1
-    id_ = conversation.id
+    """One run in each group but those left out: the one that the turn joins, and those that give it none now.
+    `OwnerChanged` goes to the draft."""
+    id_, seq = conversation.id, when.seq
     owners = conversation.owners
-    if conversation.plan is plan and joined_group is None:  # chosen before, by all members, and nothing changed since
+    if conversation.plan is plan and not left_out:  # chosen before, by all members, and nothing changed since
         if (only := plan.only) is not None:
             return (Assignment(only, owners[only], f"{id_}/{seq}/{only}"),)
         return tuple([Assignment(g.id, owners[g.id], f"{id_}/{seq}/{g.id}") for g in plan.groups])
     assigned = []
     for group in plan.groups:
-        if group.id == joined_group:
+        if group.id in left_out:
             continue
-        owner = choose(group.members.values(), id_, at)
+        owner = choose(group.members.values(), id_, when.at)
         previous = owners.get(group.id)
         if previous is not None and previous != owner:
-            reason = _why_no_more(group, previous)
-            events.append(
-                OwnerChanged(conversation_id=id_, group=group.id, previous=previous, owner=owner, reason=reason)
-            )
+            reason = why_no_more(group, previous)
+            draft.add(OwnerChanged(conversation_id=id_, group=group.id, previous=previous, owner=owner, reason=reason))
         assigned.append(Assignment(group.id, owner, run_id(id_, seq, group.id)))
     return tuple(assigned)
-
-
-def _why_no_more(group: Group, previous: str) -> MoveReason:
-    """Why the next turn goes to another than `previous`."""
-    member = group.members.get(previous)
-    if member is None:
-        return MoveReason.MEMBER_LEFT
-    return MoveReason.MEMBER_DRAINED if member.draining else MoveReason.MEMBER_JOINED
 
 
 def _asking_run(conversation: Conversation, reply_to: str | None) -> tuple[Run, str] | None:
@@ -260,20 +277,32 @@ def evolve_turn(state: Partition, conversation: Conversation, entry: Entry, even
     key = key_of_turn(turn)
     if key is not None:
         keys.take(conversation, key, seq, turn.id, at=entry.at, timestamp=entry.timestamp)
+    conversation.latest, conversation.latest_id = seq, turn.id
+    speaker = turn.sender if turn.invocation is None else ""
+    if conversation.speaker != speaker:
+        conversation.speaker = speaker
+    if conversation.editions or conversation.answered:
+        conversation.editions, conversation.answered = 0, ()
     owners = conversation.owners
     for assignment in event.assigned:
         group, member = assignment.group, assignment.member
-        open_run(state, conversation, Run(assignment.run_id, seq, turn.id, group, member, entry.at))
+        run = Run(assignment.run_id, seq, turn.id, group, member, entry.at)
+        open_run(state, conversation, bind(state, run, turn.invocation, entry.at))
         if member is not None:
             owners[group] = member
+    for group in event.queued:
+        run = Run(run_id(conversation.id, seq, group), seq, turn.id, group, None, entry.at, queued=True)
+        open_run(state, conversation, bind(state, run, turn.invocation, entry.at))
     for channel in event.waiting:
         conversation.waiting.setdefault(channel, []).append(WaitingTurn(seq, turn.id))
         state.waiting.setdefault(channel, set()).add(conversation.id)
     if event.joins_run is not None:
         _join(state, conversation, entry, event)
         return
+    if conversation.handed_over or turn.invocation is not None:
+        return
     plan = plan_of(state, conversation.channel)
-    if conversation.plan is not plan and plan is not None:
+    if conversation.plan is not plan and plan is not None and plan.plain:
         conversation.plan = plan if entry.at >= plan.settled_at else None
 
 
@@ -284,6 +313,7 @@ def _join(state: Partition, conversation: Conversation, entry: Entry, event: Tur
         raise ImpossibleEvent(f"run {event.joins_run} does not ask {event.interrupt_id}")
     del progress.asks[event.interrupt_id]
     conversation.asking -= 1
+    note_asks(run, progress, entry.at)
     progress.joined.append(event.turn.id)
     progress.active_at = entry.at
     if run.adopted_at:  # who adopted it could say nothing until now
@@ -305,12 +335,7 @@ def evolve_closed(state: Partition, conversation: Conversation, entry: Entry, ev
         raise ImpossibleEvent(f"conversation {conversation.id} cannot close: it is closed, or has open runs")
     conversation.open = False
     conversation.update = Update(event.seq, event.id, entry.timestamp)
-    for channel in conversation.waiting:
-        waiting = state.waiting[channel]
-        waiting.discard(conversation.id)
-        if not waiting:
-            del state.waiting[channel]
-    conversation.waiting = {}
+    forget_waiting(state, conversation)
 
 
 def evolve_reopened(_: Partition, conversation: Conversation, entry: Entry, event: ConversationReopened) -> None:

@@ -45,6 +45,16 @@ class RefusedReason(StrEnum):
     TOO_MANY_EVENTS = "too_many_events"
     INVALID_TEXT = "invalid_text"
     GATEWAY_ENDED = "gateway_ended"
+    NOT_INTERRUPTED = "not_interrupted"
+    INCOMPLETE_RESUME = "incomplete_resume"
+    NOT_EDITABLE = "not_editable"
+    HANDED_OVER = "handed_over"
+    BUSY = "busy"
+    CONVERSATION_BUSY = "conversation_busy"
+    INVOCATION_CONFLICT = "invocation_conflict"
+    RUN_NOT_FOUND = "run_not_found"
+    MEMBER_LIVE = "member_live"
+    AGENT_UNAVAILABLE = "agent_unavailable"
 
 
 class MoveReason(StrEnum):
@@ -56,6 +66,26 @@ class MoveReason(StrEnum):
     MEMBER_JOINED = "member_joined"
     ADOPT_TIMEOUT = "adopt_timeout"
     REFUSED = "refused"
+
+
+class Invocation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What makes a turn the call of an agent: a thread's conversation holds it as a turn like any other."""
+
+    id: str
+    """The caller's; unique in its conversation, with one input."""
+    group: str
+    """The only group that gets it: `<channel>` for the channel's implicit one, `<channel>/<group>` for a named one."""
+    deadline_ms: int = 0
+    """Its run ends this long after it was taken; 0: never, for that."""
+    streamed: bool = False
+    """Its caller follows the run's frames: the idle watchdog counts beside the deadline."""
+    policy: str | None = None
+    """What becomes of it during a run of the same group: `reject`, `enqueue`, `interrupt`, `deliver`; None: the
+    group's own, `reject` where it has none."""
+    retry: bool = False
+    """May be executed again when its owner is lost."""
+    input_hash: str = ""
+    """Of its input: the same id with another one is a conflict."""
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -87,18 +117,21 @@ class Turn(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Id of the message (or interrupt) that it answers."""
     client_at: int | None = None
     """The sender's own clock, ms; never used to order anything."""
+    invocation: Invocation | None = None
+    """Set for the call of an agent."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What an agent said or did: the same record in the intake and in the journal."""
+    """What an agent said or did, or a person beside their turns: the same record in the intake and in the journal."""
 
     id: str
     """Message id minted by the gateway; for an interrupt the agent's own interrupt id."""
     type: str
-    """Frame type of the wire protocol: text, buttons, genui, tool_call, interrupt, interrupt_resolved, run, read,
-    error, checkpoint …"""
+    """Frame type of the wire protocol. An agent's: text, buttons, genui, tool_call, interrupt, interrupt_resolved, run,
+    read, error, checkpoint … A person's: resume, abort, edit, regenerate, survey, genui_event, client_tools,
+    client_skills."""
     client_id: str | None = None
-    """The agent's own id for it; echoed in the ack, and its idempotency key within the run."""
+    """The sender's own id for it; echoed in the ack, and an agent's idempotency key within the run."""
     text: str | None = None
     key_id: str | None = None
     data: str | None = None
@@ -166,6 +199,8 @@ class TurnCommitted(Event, frozen=True):
     joins_run: str | None = None
     interrupt_id: str | None = None
     ref: str | None = None
+    queued: tuple[str, ...] = ()
+    """Groups whose run for it waits, without a member, until the earlier run of that group ended: `RunOpened` then."""
 
 
 class FrameCommitted(Event, frozen=True):
@@ -195,7 +230,7 @@ class OwnerChanged(Event, frozen=True):
 
 
 class RunOpened(Event, frozen=True):
-    """A waiting turn found its group: as an `Assignment`, later than its turn."""
+    """A turn's run, later than its turn: a group came, or its time in the queue, or its answer is wanted anew."""
 
     run_id: str
     turn_seq: int
@@ -203,6 +238,11 @@ class RunOpened(Event, frozen=True):
     channel: str
     member: str | None
     run_epoch: int = 1
+    turn_id: str = ""
+    """Id under which the member is given a turn whose answer is wanted anew, so that what it sends to this one is told
+    from what it still sends to the one before; empty: the turn's own."""
+    queued: bool = False
+    """It waits in line, without a member: another `RunOpened` of it follows when the earlier run of its group ended."""
 
 
 class RunStarted(Event, frozen=True):
@@ -237,6 +277,9 @@ class RunMoved(Event, frozen=True):
     continued: bool = False
     checkpoint_lsn: int = 0
     """Where a continued run's last `checkpoint` frame is; 0: it has none."""
+    answers: tuple[int, ...] = ()
+    """lsn of the `resume` frames of people that the run's open interrupts were answered by, and that were passed to a
+    member that is gone; the new one is given them again."""
 
 
 class RunEnded(Event, frozen=True):
@@ -250,6 +293,11 @@ class RunEnded(Event, frozen=True):
     status: RunStatus
     reason: str
     superseded: tuple[int, ...] = ()
+    by: str | None = None
+    """Who ended it, where somebody did."""
+    detail: str = ""
+    """For people; of a released run, the proof that its worker had stopped."""
+    ref: str | None = None
 
 
 class MemberJoined(Event, frozen=True):
@@ -354,6 +402,85 @@ class MemberDraining(Event, frozen=True):
     group: str
     by: str
     reason: str
+
+
+class PersonFrameCommitted(Event, frozen=True):
+    """What a person sent beside their turns. Numbered only where viewers get it (`survey`).
+
+    `to`: the runs whose members are given it, at the epoch that they hold them; a member that owns the conversation
+    without a run has an assignment with an empty `run_id`. Empty: nobody is there to be given it.
+    """
+
+    frame: Frame
+    sender: str
+    channel: str
+    to: tuple[Assignment, ...] = ()
+    key: str | None = None
+    ref: str | None = None
+
+
+class TurnEdited(Event, frozen=True):
+    """A person changed what their latest turn says. Its runs ended just before; those that answer it anew open next."""
+
+    turn_seq: int
+    turn_id: str
+    by: str
+    text: str | None = None
+    data: str | None = None
+    superseded: tuple[int, ...] = ()
+    """seqs of all frames that answered the turn so far."""
+    waiting: tuple[str, ...] = ()
+    edition: int = 1
+    """The how-manieth time that its answer is wanted anew: in the ids of the runs that open next."""
+    client_id: str | None = None
+    key: str | None = None
+    ref: str | None = None
+
+
+class TurnRegenerated(Event, frozen=True):
+    """A person wants another answer to the latest turn: as `TurnEdited`, with the turn as it was."""
+
+    turn_seq: int
+    turn_id: str
+    by: str
+    superseded: tuple[int, ...] = ()
+    waiting: tuple[str, ...] = ()
+    edition: int = 1
+    client_id: str | None = None
+    key: str | None = None
+    ref: str | None = None
+
+
+class ConversationHandedOver(Event, frozen=True):
+    """A human answers from here on: numbered. Its open runs ended just before, turns open none, no bot is heard."""
+
+    by: str
+    to: str
+    reason: str
+    id: str
+    ref: str | None = None
+
+
+class ConversationHandedBack(Event, frozen=True):
+    """Agents answer again what is said from here on; numbered."""
+
+    by: str
+    reason: str
+    id: str
+    ref: str | None = None
+
+
+class RunCancelling(Event, frozen=True):
+    """Somebody wants the run to stop: its member is told to, and the run ends when it says that it has, or is lost."""
+
+    run_id: str
+    turn_seq: int
+    run_epoch: int
+    group: str
+    member: str | None
+    by: str
+    reason: str
+    ref: str | None = None
 
 
 class BatchCommitted(Event, frozen=True):

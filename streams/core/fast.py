@@ -28,7 +28,7 @@ def step_turn(state: Partition, command: CommitTurn, writer_epoch: int) -> Entry
     if not conversation.open or conversation.asking or plan.waiting or at < state.at:
         return None
     turn = command.turn
-    if writer_epoch != state.writer_epoch or problem_of_turn(turn) is not None:
+    if turn.invocation is not None or writer_epoch != state.writer_epoch or problem_of_turn(turn) is not None:
         return None
     seq = conversation.head + 1
     timestamp = command.timestamp
@@ -40,7 +40,12 @@ def step_turn(state: Partition, command: CommitTurn, writer_epoch: int) -> Entry
     owner = conversation.owners[group]
     run_id = f"{id_}/{seq}/{group}"
     lsn = state.lsn + 1
-    conversation.head = seq
+    conversation.head = conversation.latest = seq
+    conversation.latest_id = turn.id
+    if conversation.speaker != turn.sender:
+        conversation.speaker = turn.sender
+    if conversation.editions or conversation.answered:
+        conversation.editions, conversation.answered = 0, ()
     conversation.lsn = state.lsn = lsn
     state.at = at
     conversation.runs[run_id] = Run(run_id, seq, turn.id, group, owner, at)

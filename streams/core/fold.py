@@ -18,19 +18,25 @@ from streams.core import keys, refusals
 from streams.core.commands import (
     ApplyConfig,
     ApplyList,
+    CancelRun,
     CloseConversation,
     Command,
     CommitBatch,
     CommitFrame,
+    CommitPersonFrame,
     CommitTurn,
     Drain,
     GatewayBehind,
     GatewayExpired,
+    HandBack,
+    HandOver,
     Join,
     Leave,
     OpenConversation,
     OpenWriter,
+    RefuseRun,
     Reject,
+    ReleaseRun,
     ReopenConversation,
     TimePassed,
 )
@@ -46,10 +52,13 @@ from streams.core.conversation import (
     evolve_turn,
 )
 from streams.core.draft import Draft
+from streams.core.editions import evolve_wanted_anew
 from streams.core.events import (
     BatchCommitted,
     ConfigChanged,
     ConversationClosed,
+    ConversationHandedBack,
+    ConversationHandedOver,
     ConversationOpened,
     ConversationReopened,
     Duplicate,
@@ -63,18 +72,24 @@ from streams.core.events import (
     MemberJoined,
     MemberLeft,
     OwnerChanged,
+    PersonFrameCommitted,
     Refused,
     Rejected,
+    RunCancelling,
     RunEnded,
     RunMoved,
     RunOpened,
     RunStarted,
     TurnCommitted,
+    TurnEdited,
+    TurnRegenerated,
     Unknown,
     WriterOpened,
 )
 from streams.core.fast import step_turn
 from streams.core.frames import decide_frame, evolve_frame
+from streams.core.handover import decide_hand_back, decide_hand_over, evolve_handed_back, evolve_handed_over
+from streams.core.invocations import decide_cancel, decide_release
 from streams.core.membership import (
     decide_config,
     decide_drain,
@@ -92,7 +107,10 @@ from streams.core.membership import (
     evolve_list_applied,
     evolve_list_wanted,
 )
-from streams.core.runs import evolve_ended, evolve_moved, evolve_opened, evolve_started
+from streams.core.person_frames import decide_person_frame, evolve_person_frame
+from streams.core.policies import after
+from streams.core.refusing import decide_refuse_run
+from streams.core.runs import evolve_cancelling, evolve_ended, evolve_moved, evolve_opened, evolve_started
 from streams.core.state import Conversation, ImpossibleEvent, Partition
 from streams.core.timeouts import advance_timers, decide_due
 
@@ -125,6 +143,12 @@ _DECIDERS: Final[dict[type[Command], Callable[[Partition, Any], list[Event]]]] =
     CloseConversation: decide_close,
     ReopenConversation: decide_reopen,
     CommitFrame: decide_frame,
+    RefuseRun: decide_refuse_run,
+    CancelRun: decide_cancel,
+    ReleaseRun: decide_release,
+    CommitPersonFrame: decide_person_frame,
+    HandOver: decide_hand_over,
+    HandBack: decide_hand_back,
     Join: decide_join,
     Leave: decide_leave,
     ApplyList: decide_list,
@@ -141,7 +165,8 @@ _DECIDERS: Final[dict[type[Command], Callable[[Partition, Any], list[Event]]]] =
 
 def decide(state: Partition, command: Command) -> list[Event]:
     """What the command comes to; the state stays as it is."""
-    return _DECIDERS[type(command)](state, command)
+    events = _DECIDERS[type(command)](state, command)
+    return after(state, command.at, events) if state.queued or state.orphans else events
 
 
 def conversation_of(command: Command) -> str | None:
@@ -208,10 +233,20 @@ _OF_CONVERSATION: Final[dict[type[Event], Callable[[Partition, Conversation, Ent
     RunEnded: evolve_ended,
     ConversationClosed: evolve_closed,
     ConversationReopened: evolve_reopened,
+    PersonFrameCommitted: evolve_person_frame,
+    TurnEdited: evolve_wanted_anew,
+    TurnRegenerated: evolve_wanted_anew,
+    ConversationHandedOver: evolve_handed_over,
+    ConversationHandedBack: evolve_handed_back,
+    RunCancelling: evolve_cancelling,
 }
 
-_NUMBERED: Final = frozenset({TurnCommitted, ConversationClosed, ConversationReopened})
+_NUMBERED: Final = frozenset(
+    {TurnCommitted, ConversationClosed, ConversationReopened, ConversationHandedOver, ConversationHandedBack}
+)
 """Always numbered; a frame is or is not, by its type, and no other event ever is."""
+
+_BY_TYPE: Final = frozenset({FrameCommitted, PersonFrameCommitted})
 
 
 def evolve(state: Partition, entry: Entry) -> None:
@@ -229,7 +264,7 @@ def evolve(state: Partition, entry: Entry) -> None:
         conversation = state.conversations.get(event.conversation_id)  # type: ignore[arg-type]
         if conversation is None:
             raise ImpossibleEvent(f"lsn {entry.lsn}: conversation {event.conversation_id} is not loaded, or never was")
-        if kind is FrameCommitted:
+        if kind in _BY_TYPE:
             if event.seq:
                 _number(conversation, event)
         elif kind in _NUMBERED:
@@ -270,7 +305,7 @@ def step(state: Partition, command: Command, writer_epoch: int) -> list[Entry]:
     lsn = state.lsn
     at = command.at
     timestamp = command.timestamp
-    for event in _DECIDERS[type(command)](state, command):
+    for event in decide(state, command):
         lsn += 1
         entry = Entry(lsn, at, timestamp, writer_epoch, event)
         evolve(state, entry)

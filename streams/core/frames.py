@@ -43,7 +43,7 @@ from streams.core.limits import (
 )
 from streams.core.ownership import owner_of
 from streams.core.routing import plan_of
-from streams.core.runs import end, run_of, watch
+from streams.core.runs import end, note_asks, run_of, watch
 from streams.core.state import Conversation, ImpossibleEvent, Partition, Progress, Run
 
 STRUCTURED: Final = frozenset({"genui", "tool_call", "interrupt", "interrupt_resolved", "event", "skill"})
@@ -94,6 +94,8 @@ def decide_frame(state: Partition, command: CommitFrame) -> list[Event]:
 
 def _decide_kept(state: Partition, conversation: Conversation, command: CommitFrame, target: Target) -> list[Event]:
     """A frame that is shown: of a run that its sender holds, or proactive."""
+    if conversation.handed_over:  # which ended all runs
+        return _fenced(state, command, None, "conversation_id: a human answers", RefusedReason.HANDED_OVER)
     if target.run is None:
         return _decide_proactive(state, conversation, command, target)
     if not _holds(command, target.run):
@@ -304,7 +306,13 @@ def _refused(command: CommitFrame, reason: RefusedReason, detail: str) -> Refuse
     )
 
 
-def _fenced(state: Partition, command: CommitFrame, run: Run | None, detail: str) -> list[Event]:
+def _fenced(
+    state: Partition,
+    command: CommitFrame,
+    run: Run | None,
+    detail: str,
+    reason: RefusedReason = RefusedReason.FENCED,
+) -> list[Event]:
     return [
         *refusals.fenced(
             state,
@@ -314,6 +322,7 @@ def _fenced(state: Partition, command: CommitFrame, run: Run | None, detail: str
             run_id=None if run is None else run.id,
             client_id=command.frame.client_id,
             ref=command.ref,
+            reason=reason,
         )
     ]
 
@@ -339,13 +348,13 @@ def evolve_frame(state: Partition, conversation: Conversation, entry: Entry, eve
     progress.inherited = False
     run.adopted_at = 0
     if event.seq:
-        _count(conversation, progress, event)
+        _count(conversation, run, progress, event, entry.at)
     elif event.frame.type == CHECKPOINT:
         progress.checkpoint = entry.lsn
     watch(state, conversation, run)
 
 
-def _count(conversation: Conversation, progress: Progress, event: FrameCommitted) -> None:
+def _count(conversation: Conversation, run: Run, progress: Progress, event: FrameCommitted, at: int) -> None:
     frame = event.frame
     progress.frames.append(event.seq)
     if not _continues(progress, frame.stream_id):
@@ -356,8 +365,13 @@ def _count(conversation: Conversation, progress: Progress, event: FrameCommitted
     elif frame.type == "interrupt":
         conversation.asking += frame.id not in progress.asks
         progress.asks[frame.id] = event.seq
+        progress.answers.pop(frame.id, None)
+        progress.asked_at = at
+        note_asks(run, progress, at)
     elif frame.type == "interrupt_resolved":
         conversation.asking -= progress.asks.pop(frame.id, None) is not None
+        progress.answers.pop(frame.id, None)
+        note_asks(run, progress, at)
     elif frame.type not in STRUCTURED:
         progress.messages += 1
 

@@ -41,8 +41,20 @@ def turn_key(sender: str, key: str) -> str:
 
 
 def key_of_turn(turn: Turn) -> str | None:
-    """`turn_key` of a turn; None: it has no idempotency key."""
+    """`turn_key` of a turn, `invocation_key` of an invocation; None: it has no idempotency key."""
+    if turn.invocation is not None:
+        return invocation_key(turn.invocation.id)
     return None if turn.key is None else f"user:{turn.sender}:{turn.key}"
+
+
+def invocation_key(invocation: str) -> str:
+    """Idempotency key of an invocation: unique per conversation, whoever calls."""
+    return f"invocation:{invocation}"
+
+
+def invocation_message_id(conversation_id: str, invocation: str, input_hash: str) -> str:
+    """Message id of an invocation's turn: another input gives another one, so that a conflict shows."""
+    return message_id(conversation_id, f"invocation:{invocation}{SEPARATOR}{input_hash}")
 
 
 def frame_key(group: str, run_id: str | None, client_id: str, generation: int = 0) -> str:
@@ -60,9 +72,21 @@ def open_key(key: str) -> str:
     return f"open:{key}"
 
 
-def run_id(conversation_id: str, turn_seq: int, group: str) -> str:
-    """`<conversation id>/<turn seq>/<group>`: one run per turn and group."""
-    return f"{conversation_id}/{turn_seq}/{group}"
+def person_key(sender: str, client_id: str) -> str:
+    """Idempotency key of what a person sends beside their turns: unique per (conversation, sender)."""
+    return f"person:{sender}:{client_id}"
+
+
+def run_id(conversation_id: str, turn_seq: int, group: str, edition: int = 0) -> str:
+    """`<conversation id>/<turn seq>/<group>`: one run per turn and group; `<turn seq>~<edition>` for those of a turn
+    whose answer is wanted anew."""
+    turn = turn_seq if edition == 0 else f"{turn_seq}~{edition}"
+    return f"{conversation_id}/{turn}/{group}"
+
+
+def edition_id(conversation_id: str, turn_id: str, edition: int) -> str:
+    """Message id under which a turn is given to agents when its answer is wanted for the `edition`th time anew."""
+    return message_id(conversation_id, f"edition:{turn_id}:{edition}")
 
 
 def channel_of_group(group: str) -> str:

@@ -15,10 +15,11 @@ from collections.abc import Collection, Iterable
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from streams.core.events import MoveReason
 from streams.core.ids import SEPARATOR
 
 if TYPE_CHECKING:
-    from streams.core.state import Member, Partition
+    from streams.core.state import Group, Member, Partition
 
 
 def weight(conversation_id: str, member: str) -> bytes:
@@ -47,6 +48,14 @@ def adopter(claimants: Collection[Member], conversation_id: str) -> str:
     """Who of those that say they have a turn already (at least one) goes on with it; a draining one if it must be."""
     staying = [member.id for member in claimants if not member.draining]
     return winner(staying or [member.id for member in claimants], conversation_id)
+
+
+def why_no_more(group: Group, previous: str) -> MoveReason:
+    """Why the next turn goes to another than `previous`."""
+    member = group.members.get(previous)
+    if member is None:
+        return MoveReason.MEMBER_LEFT
+    return MoveReason.MEMBER_DRAINED if member.draining else MoveReason.MEMBER_JOINED
 
 
 def owner_of(state: Partition, group: str, conversation_id: str, at: int) -> str | None:

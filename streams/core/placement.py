@@ -82,6 +82,8 @@ class Placement:
         for id_ in sorted(concerned):
             conversation = state.conversations[id_]
             for run in conversation.runs.values():
+                if run.queued:
+                    continue
                 if run.member is None:
                     if run.group in self._gained:
                         self._place_run(conversation, run, MoveReason.MEMBER_JOINED)
@@ -94,7 +96,7 @@ class Placement:
         roster = self._roster(run.group)
         claimants = claimants_of(run, roster)
         claimants += [id_ for id_ in roster if self._watermarks.get(id_, {}).get(conversation.id, 0) >= run.turn_seq]
-        if claimants and may_be_adopted(run):
+        if claimants and may_be_adopted(run) and not run.cancelling:
             adopt(self._draft, conversation, run, adopter([roster[id_] for id_ in claimants], conversation.id), reason)
             return
         owner = choose(roster.values(), conversation.id, self._at)
@@ -122,10 +124,11 @@ class Placement:
             self._draft.add(
                 RunOpened(
                     conversation_id=conversation.id,
-                    run_id=run_id(conversation.id, turn.turn_seq, group),
+                    run_id=run_id(conversation.id, turn.turn_seq, group, turn.edition),
                     turn_seq=turn.turn_seq,
                     group=group,
                     channel=channel,
                     member=owner,
+                    turn_id=turn.turn_id if turn.edition else "",
                 )
             )

@@ -6,7 +6,7 @@ from streams.core.events import Refused, RefusedReason
 from streams.core.ids import SEPARATOR
 from streams.core.state import REFUSAL_SLOTS, REFUSALS_WRITTEN, Partition
 
-_COUNTED = frozenset({RefusedReason.FENCED, RefusedReason.GATEWAY_ENDED})
+_COUNTED = frozenset({RefusedReason.FENCED, RefusedReason.HANDED_OVER, RefusedReason.GATEWAY_ENDED})
 
 
 def slot(event: Refused) -> str | None:
@@ -31,6 +31,7 @@ def fenced(
     run_id: str | None = None,
     client_id: str | None = None,
     ref: str | None = None,
+    reason: RefusedReason = RefusedReason.FENCED,
 ) -> list[Refused]:
     """Nothing of the frame is stored or shown. `run_id` only when that run is open."""
     count = state.refusals.get(f"{member}{SEPARATOR}{run_id or ''}", 0) + 1
@@ -39,7 +40,7 @@ def fenced(
     return [
         Refused(
             conversation_id=conversation_id,
-            reason=RefusedReason.FENCED,
+            reason=reason,
             ref=ref,
             member=member,
             run_id=run_id,

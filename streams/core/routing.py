@@ -16,6 +16,29 @@ if TYPE_CHECKING:
 AGENT_KIND: Final = "websocket"
 """Agents connect to channels of this kind."""
 
+DELIVER: Final = "deliver"
+"""A turn during a run of its group is given at once; the agent takes one after another."""
+ENQUEUE: Final = "enqueue"
+"""It gets its run when the earlier run ended."""
+REJECT: Final = "reject"
+"""It is not taken."""
+INTERRUPT: Final = "interrupt"
+"""The earlier run ends, and its own begins."""
+POLICIES: Final = (DELIVER, ENQUEUE, REJECT, INTERRUPT)
+
+REFUSE: Final = "refuse"
+"""The value of `busy` by which a turn ends that every member of its group refused."""
+
+
+class GroupSettings(msgspec.Struct, frozen=True):
+    """What a channel sets for one of its groups; None: as the channel has it. Durations in ms."""
+
+    policy: str | None = None
+    busy: str | None = None
+    on_owner_loss: str | None = None
+    watchdog_ms: int | None = None
+    deadline_ms: int | None = None
+
 
 class Channel(msgspec.Struct, frozen=True):
     """One channel as the document has it. Durations in ms."""
@@ -38,6 +61,17 @@ class Channel(msgspec.Struct, frozen=True):
     """A run that its member does not begin within this ends; 0: it may take its time."""
     wait_ms: int = 0
     """A run that waits this long for a member of its group ends; 0: it waits for ever."""
+    interrupt_ttl_ms: int = 24 * 60 * 60 * 1000
+    """A run whose member asks a person ends when no answer came for this long: 24 h."""
+    deadline_ms: int = 0
+    """A run ends this long after its turn, what it waits for a person not counted; 0: never, for that."""
+    policy: str = "deliver"
+    """What becomes of a turn during a run of the same (conversation, group): `deliver`, `enqueue`, `reject` or
+    `interrupt`."""
+    busy: str = "wait"
+    """What becomes of a turn that every member of its group refused: `wait` or `refuse`."""
+    groups: dict[str, GroupSettings] = {}
+    """Per named group, by its name without the channel, what differs there."""
 
 
 class Route(msgspec.Struct, frozen=True, rename={"from_": "from"}):
@@ -55,6 +89,25 @@ class Document(msgspec.Struct, frozen=True):
     routes: tuple[Route, ...] = ()
 
 
+class GroupRules(msgspec.Struct, frozen=True):
+    """What holds for the runs of one group: its channel's settings, and its own where there are any."""
+
+    policy: str
+    busy: str
+    on_owner_loss: str | None
+    watchdog_ms: int
+    deadline_ms: int
+    adopt_ms: int
+    begin_ms: int
+    wait_ms: int
+    interrupt_ttl_ms: int
+
+    @property
+    def plain(self) -> bool:
+        """Its turns are given at once, and their runs have no timer from the first."""
+        return self.policy == DELIVER and not (self.deadline_ms or self.begin_ms)
+
+
 class Config(msgspec.Struct):
     """The document as the core uses it. `version` 0: none was broadcast yet."""
 
@@ -64,6 +117,31 @@ class Config(msgspec.Struct):
     routes: dict[str, tuple[str, ...]] = {}
     limits_begin: bool = False
     """Some channel sets `begin_ms`: runs have a timer from the first."""
+    rules: dict[str, GroupRules] = {}
+    """Derived, per group, when it is asked for."""
+
+    def group(self, group: str) -> GroupRules:
+        """What holds for the runs of this group (qualified)."""
+        known = self.rules.get(group)
+        if known is None:
+            known = self.rules[group] = self._rules_of(group)
+        return known
+
+    def _rules_of(self, group: str) -> GroupRules:
+        id_, _, name = group.partition("/")
+        channel = self.channel(id_)
+        own = channel.groups.get(name) or GroupSettings()
+        return GroupRules(
+            policy=own.policy or channel.policy,
+            busy=own.busy or channel.busy,
+            on_owner_loss=own.on_owner_loss or channel.on_owner_loss,
+            watchdog_ms=channel.watchdog_ms if own.watchdog_ms is None else own.watchdog_ms,
+            deadline_ms=channel.deadline_ms if own.deadline_ms is None else own.deadline_ms,
+            adopt_ms=channel.adopt_ms,
+            begin_ms=channel.begin_ms,
+            wait_ms=channel.wait_ms,
+            interrupt_ttl_ms=channel.interrupt_ttl_ms,
+        )
 
     def channel(self, channel: str) -> Channel:
         """Its settings; the defaults for a channel that the document does not have (its connections outlive it)."""
@@ -80,7 +158,13 @@ class Plan(msgspec.Struct, eq=False):
     settled_at: int
     """From here on every member of these groups is eligible."""
     only: str | None = None
-    """The group, when there is just one, and no limit on when a run begins: the common case, worth a short way."""
+    """The group, when there is just one, and it is plain: the common case, worth a short way."""
+    plain: bool = True
+    """Every group is: a turn is given at once, whatever runs."""
+
+
+NOBODY: Final = Plan(groups=(), waiting=(), settled_at=0)
+"""No agent gets the turn, and it waits for none."""
 
 
 class UnreadableConfig(ValueError):
@@ -131,9 +215,11 @@ def _make_plan(state: Partition, channel: str) -> Plan | None:
             groups.extend(of_channel[group] for group in sorted(of_channel))
         else:
             waiting.append(to)
+    plain = all(config.group(group.id).plain for group in groups)
     return Plan(
         groups=tuple(groups),
         waiting=tuple(waiting),
         settled_at=max((group.settled_at for group in groups), default=0),
-        only=groups[0].id if len(groups) == 1 and not config.limits_begin else None,
+        only=groups[0].id if len(groups) == 1 and plain else None,
+        plain=plain,
     )

@@ -34,7 +34,7 @@ far, the closing ones too, unless there is a committed message and nothing open:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from streams.core.draft import Draft
@@ -42,7 +42,9 @@ from streams.core.events import (
     Entry,
     Frame,
     FrameCommitted,
+    Invocation,
     MoveReason,
+    RunCancelling,
     RunEnded,
     RunMoved,
     RunOpened,
@@ -60,6 +62,12 @@ from streams.core.state import (
     Progress,
     Run,
 )
+
+CANCELLED: Final = "cancelled"
+"""Why a run ended that somebody cancelled."""
+
+TRY_AGAIN_MS: Final = 1000
+"""A run that every member of its group refused is given to one of them again after this long: a tick."""
 
 SYSTEM: Final = "system"
 """Sender of closing frames."""
@@ -82,7 +90,7 @@ ASK_CLOSED: Final = '{"answer":null}'
 def has_open_work(run: Run) -> bool:
     """A stream or an interrupt of it is open."""
     progress = run.progress
-    return progress is not None and bool(progress.streams or progress.asks)
+    return progress is not None and bool(progress.streams or progress.asks or progress.answers)
 
 
 def is_answered(run: Run) -> bool:
@@ -109,7 +117,8 @@ def close_open_work(
         for stream in progress.streams
         if stream != closing
     ]
-    frames += [Frame(id=ask, type="interrupt_resolved", data=ASK_CLOSED) for ask in progress.asks]
+    asks = [*progress.asks, *progress.answers]
+    frames += [Frame(id=ask, type="interrupt_resolved", data=ASK_CLOSED) for ask in asks]
     seqs = []
     for frame in frames:
         seq = draft.next_seq(conversation)
@@ -166,7 +175,13 @@ def move(
     adopted: bool = False,
     continued: bool = False,
 ) -> None:
-    """The run is `to`'s from here on (None: it waits), at the next epoch."""
+    """The run is `to`'s from here on (None: it waits), at the next epoch.
+
+    An answer that was passed to the lost member, or to nobody, is given to one that goes on where it stopped; to a
+    process that comes back only what was passed to nobody: it may have the rest.
+    """
+    progress = run.progress
+    passed = progress is not None and (continued or (adopted and progress.answers_kept))
     draft.add(
         RunMoved(
             conversation_id=conversation.id,
@@ -180,15 +195,37 @@ def move(
             superseded=superseded,
             adopted=adopted,
             continued=continued,
-            checkpoint_lsn=run.progress.checkpoint if continued and run.progress is not None else 0,
+            checkpoint_lsn=progress.checkpoint if continued and progress is not None else 0,
+            answers=tuple(sorted(set(progress.answers.values()))) if passed and progress is not None else (),
         )
     )
 
 
+def on_owner_loss(state: Partition, run: Run) -> str | None:
+    """What becomes of the run when its member is gone. An invocation is executed once, unless its caller or its group
+    says otherwise."""
+    policy = state.config.group(run.group).on_owner_loss
+    return FAIL if policy is None and run.invocation is not None and not run.retry else policy
+
+
 def may_continue(state: Partition, run: Run, member: Member) -> bool:
     """Whether `member`, to whom the run is given (or who lost it), goes on where it stopped, or would."""
-    policy = state.config.channel(channel_of_group(run.group)).on_owner_loss
+    policy = on_owner_loss(state, run)
     return member.continues and run.progress is not None and policy not in {RESTART, FAIL}
+
+
+def give(
+    state: Partition, draft: Draft, conversation: Conversation, run: Run, *, to: Member, reason: MoveReason
+) -> None:
+    """Nobody works on the run: `to` goes on where it stopped, or begins anew; one that was answered ends."""
+    if may_continue(state, run, to):
+        move(draft, conversation, run, to=to.id, reason=reason, continued=True)
+    elif is_answered(run):
+        end(draft, conversation, run, RunStatus.ANSWERED, "owner_gone_after_answer")
+    else:
+        closing = close_open_work(draft, conversation, run)
+        frames = () if run.progress is None else tuple(run.progress.frames)
+        move(draft, conversation, run, to=to.id, reason=reason, superseded=frames + closing)
 
 
 def lose_owner(
@@ -208,18 +245,16 @@ def lose_owner(
     on. A run that has a message and nothing open waits only when its member would have said that it is over: one that
     can continue ends its runs itself.
     """
-    if state.config.channel(channel_of_group(run.group)).on_owner_loss == FAIL:
+    if run.cancelling:
+        end(draft, conversation, run, RunStatus.CANCELLED, CANCELLED)
+    elif (run.member is not None or run.progress is not None) and on_owner_loss(state, run) == FAIL:
         end(draft, conversation, run, RunStatus.OWNER_GONE, "owner_gone")
-    elif to is not None and may_continue(state, run, to):
-        move(draft, conversation, run, to=to.id, reason=reason, continued=True)
-    elif to is None and can_wait and (not is_answered(run) or _had_more_to_say(state, run)):
+    elif to is not None:
+        give(state, draft, conversation, run, to=to, reason=reason)
+    elif can_wait and (not is_answered(run) or _had_more_to_say(state, run)):
         move(draft, conversation, run, to=None, reason=reason)
     elif is_answered(run):
         end(draft, conversation, run, RunStatus.ANSWERED, "owner_gone_after_answer")
-    elif to is not None:
-        closing = close_open_work(draft, conversation, run)
-        frames = () if run.progress is None else tuple(run.progress.frames)
-        move(draft, conversation, run, to=to.id, reason=reason, superseded=frames + closing)
     else:
         end(draft, conversation, run, RunStatus.OWNER_GONE, "owner_gone")
 
@@ -246,20 +281,40 @@ def adopt(draft: Draft, conversation: Conversation, run: Run, to: str, reason: M
 def due(state: Partition, run: Run) -> int | None:
     """Log time at which the run's next time-out fires; None: none is set.
 
-    A run whose member asks a person waits for the answer. Else an adopted run waits `adopt_ms` for a frame, and a run
-    that someone works on may be idle for `watchdog_ms`. Where the channel sets them: a run waits `wait_ms` for a
-    member, and `begin_ms` for its member to begin. All count from the present writer's begin if that is later.
+    A run whose member asks a person waits `interrupt_ttl_ms` for the answer. Else an adopted run waits `adopt_ms` for a
+    frame, and a run that someone works on may be idle for `watchdog_ms`. Where the channel sets them: a run waits
+    `wait_ms` for a member, and `begin_ms` for its member to begin. One that all members refused is tried again after
+    `TRY_AGAIN_MS`. All count from the present writer's begin if that is later.
+
+    The deadline is a moment of log time, which passes with a writer only. It stands still while a person is asked.
     """
-    settings = state.config.channel(channel_of_group(run.group))
     progress = run.progress
     if progress is not None and progress.asks and run.member is not None:
-        return None
+        return max(progress.asked_at, state.restarted_at) + state.config.group(run.group).interrupt_ttl_ms
+    when = _idle_due(state, run)
+    if not run.deadline_at or (progress is not None and progress.paused_at):
+        return when
+    return run.deadline_at if when is None else min(when, run.deadline_at)
+
+
+def _idle_due(state: Partition, run: Run) -> int | None:
+    rules = state.config.group(run.group)
     if run.adopted_at:
-        return max(run.adopted_at, state.restarted_at) + settings.adopt_ms
-    if progress is not None and run.member is not None:
-        return max(progress.active_at, state.restarted_at) + settings.watchdog_ms
-    limit = settings.wait_ms if run.member is None else settings.begin_ms
+        return max(run.adopted_at, state.restarted_at) + rules.adopt_ms
+    if run.progress is not None and run.member is not None:
+        watched = run.streamed or not run.deadline_at
+        return max(run.progress.active_at, state.restarted_at) + rules.watchdog_ms if watched else None
+    if run.queued:
+        return None
+    if waits_for_room(state, run):
+        return max(run.placed_at, state.restarted_at) + TRY_AGAIN_MS
+    limit = rules.wait_ms if run.member is None else rules.begin_ms
     return max(run.placed_at, state.restarted_at) + limit if limit else None
+
+
+def waits_for_room(state: Partition, run: Run) -> bool:
+    """Nobody holds it though its group has members: each of them refused it."""
+    return run.member is None and not run.queued and run.group in state.groups
 
 
 # ------------------------------------------------------------------------------------------------ evolve
@@ -287,15 +342,26 @@ def release(state: Partition, conversation: Conversation, run: Run) -> None:
     left = holder.pop(conversation.id, 0) - 1
     if left > 0:
         holder[conversation.id] = left
-    elif run.member is None and not holder:
+    elif run.member is None and not run.queued and not holder:
         del state.orphans[run.group]
 
 
 def _index_of(state: Partition, run: Run) -> dict[str, int]:
+    if run.queued:
+        return state.queued
     if run.member is None:
         return state.orphans.setdefault(run.group, {})
     member = state.members.get(run.member)
     return {} if member is None else member.conversations
+
+
+def note_asks(run: Run, progress: Progress, at: int) -> None:
+    """What it asks has changed: while an interrupt is open and unanswered, its deadline stands still."""
+    if progress.asks:
+        progress.paused_at = progress.paused_at or max(at, 1)
+    elif progress.paused_at:
+        run.deadline_at += at - progress.paused_at if run.deadline_at else 0
+        progress.paused_at = 0
 
 
 def watch(state: Partition, conversation: Conversation, run: Run) -> None:
@@ -305,12 +371,30 @@ def watch(state: Partition, conversation: Conversation, run: Run) -> None:
         state.timers.add(run.id, conversation.id, when)
 
 
+def bind(state: Partition, run: Run, invocation: Invocation | None, at: int) -> Run:
+    """The run, with what its invocation, or else its group, says of it."""
+    if invocation is None:
+        deadline_ms = state.config.group(run.group).deadline_ms
+    else:
+        deadline_ms = invocation.deadline_ms
+        run.invocation, run.streamed, run.retry = invocation.id, invocation.streamed, invocation.retry
+    run.deadline_at = at + deadline_ms if deadline_ms else 0
+    return run
+
+
 def open_run(state: Partition, conversation: Conversation, run: Run) -> None:
     """A turn found its group."""
     conversation.runs[run.id] = run
     hold(state, conversation, run)
-    if state.config.limits_begin:
+    if run.deadline_at or state.config.limits_begin:
         watch(state, conversation, run)
+
+
+def forget_waiting(state: Partition, conversation: Conversation) -> None:
+    """No turn of the conversation waits for a group any more."""
+    for channel in conversation.waiting:
+        _forget_channel(state, conversation, channel)
+    conversation.waiting = {}
 
 
 def forget_run(state: Partition, conversation: Conversation, run: Run) -> None:
@@ -324,28 +408,71 @@ def forget_run(state: Partition, conversation: Conversation, run: Run) -> None:
     conversation.ended[run.id] = EndedRun(run.turn_id, run.generation, joined)
     if len(conversation.ended) > ENDED_RUNS_KEPT:
         del conversation.ended[next(iter(conversation.ended))]
+    if run.turn_seq == conversation.latest and run.progress is not None and run.progress.frames:
+        conversation.answered += stretches(run.progress.frames)
+
+
+def stretches(seqs: Sequence[int]) -> tuple[int, ...]:
+    """First and last of each stretch of consecutive numbers."""
+    ends: list[int] = []
+    for seq in seqs:
+        if ends and seq == ends[-1] + 1:
+            ends[-1] = seq
+        else:
+            ends += (seq, seq)
+    return tuple(ends)
 
 
 def evolve_opened(state: Partition, conversation: Conversation, entry: Entry, event: RunOpened) -> None:
-    """A waiting turn became a run."""
-    turns = conversation.waiting.get(event.channel, [])
-    turn = next((turn for turn in turns if turn.turn_seq == event.turn_seq), None)
-    if turn is None:
-        raise ImpossibleEvent(f"turn {event.turn_seq} does not wait for channel {event.channel}")
-    if event.run_id in conversation.runs:
+    """A waiting turn became a run, or came to its place in line, or a run's time in line is over."""
+    queued = conversation.runs.get(event.run_id)
+    if queued is not None and queued.queued and not event.queued:
+        _leave_line(state, conversation, queued, entry, event)
+        return
+    if queued is not None:
         raise ImpossibleEvent(f"run {event.run_id} is open already")
-    run = Run(event.run_id, event.turn_seq, turn.turn_id, event.group, event.member, entry.at)
-    open_run(state, conversation, run)
-    turns.remove(turn)
-    if not turns:
-        del conversation.waiting[event.channel]
-        waiting = state.waiting[event.channel]
-        waiting.discard(conversation.id)
-        if not waiting:
-            del state.waiting[event.channel]
+    turn_id = take_waiting(state, conversation, event.channel, event.turn_seq)
+    if turn_id is None:
+        if not event.turn_id or event.turn_seq != conversation.latest or not conversation.editions:
+            raise ImpossibleEvent(f"turn {event.turn_seq} does not wait for channel {event.channel}")
+        turn_id = event.turn_id
+    run = Run(event.run_id, event.turn_seq, turn_id, event.group, event.member, entry.at, queued=event.queued)
+    open_run(state, conversation, bind(state, run, None, entry.at))
+    _own(conversation, event)
+
+
+def _leave_line(state: Partition, conversation: Conversation, run: Run, entry: Entry, event: RunOpened) -> None:
+    release(state, conversation, run)
+    run.queued, run.member, run.placed_at = False, event.member, entry.at
+    hold(state, conversation, run)
+    watch(state, conversation, run)
+    _own(conversation, event)
+
+
+def _own(conversation: Conversation, event: RunOpened) -> None:
     if event.member is not None:
         conversation.owners[event.group] = event.member
         conversation.plan = None
+
+
+def take_waiting(state: Partition, conversation: Conversation, channel: str, turn_seq: int) -> str | None:
+    """The turn waits for the channel no more. Its id; None: it did not wait."""
+    turns = conversation.waiting.get(channel, [])
+    turn = next((turn for turn in turns if turn.turn_seq == turn_seq), None)
+    if turn is None:
+        return None
+    turns.remove(turn)
+    if not turns:
+        del conversation.waiting[channel]
+        _forget_channel(state, conversation, channel)
+    return turn.turn_id
+
+
+def _forget_channel(state: Partition, conversation: Conversation, channel: str) -> None:
+    waiting = state.waiting[channel]
+    waiting.discard(conversation.id)
+    if not waiting:
+        del state.waiting[channel]
 
 
 def evolve_started(state: Partition, conversation: Conversation, entry: Entry, event: RunStarted) -> None:
@@ -372,6 +499,8 @@ def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, eve
     was_current = run.member is not None and conversation.current.get(run.member) == run.id
     if run.member is not None and was_current:
         del conversation.current[run.member]
+    refused = event.reason is MoveReason.REFUSED and event.from_member is not None and event.to_member is not None
+    run.refusers = (*run.refusers, event.from_member or "") if refused else ()
     run.member = event.to_member
     run.epoch = event.run_epoch
     run.adopted_at = 0
@@ -381,6 +510,8 @@ def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, eve
         watch(state, conversation, run)
         return
     run.claimants = tuple(claimant for claimant in run.claimants if claimant != event.to_member)
+    if run.progress is not None:
+        run.progress.answers_kept = False
     run.silent = event.adopted
     run.handed = run.handed or not (event.adopted or event.from_member == event.to_member)
     if event.adopted:
@@ -414,6 +545,14 @@ def evolve_ended(state: Partition, conversation: Conversation, _: Entry, event: 
     if run.member != event.member:
         raise ImpossibleEvent(f"run {run.id} is held by {run.member}, the event says {event.member}")
     forget_run(state, conversation, run)
+
+
+def evolve_cancelling(_: Partition, conversation: Conversation, __: Entry, event: RunCancelling) -> None:
+    """Its member was told to stop."""
+    run = run_of(conversation, event.run_id, event.run_epoch)
+    if run.cancelling or run.member != event.member:
+        raise ImpossibleEvent(f"run {run.id} is being cancelled already, or is held by {run.member}")
+    run.cancelling = True
 
 
 def claim_runs(state: Partition, conversation: Conversation, group: str, member: str, watermark: int) -> bool:

@@ -53,6 +53,8 @@ class WaitingTurn(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     turn_seq: int
     turn_id: str
+    edition: int = 0
+    """The how-manieth time that its answer is wanted anew."""
 
 
 class EndedRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -65,7 +67,7 @@ class EndedRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Update(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A conversation's last close or reopen."""
+    """A conversation's last close or reopen, or its last handover, there or back."""
 
     seq: int
     id: str
@@ -96,6 +98,14 @@ class Progress(msgspec.Struct, array_like=True):
     """lsn of its last checkpoint frame; 0: none."""
     inherited: bool = False
     """All of it is of earlier holders: its present one continues it, and has not begun."""
+    answers: dict[str, int] = {}
+    """Open interrupts that a person's `resume` answered, and its lsn: the member was given it and has not said so."""
+    answers_kept: bool = False
+    """They came while it had no member: nobody was given them."""
+    asked_at: int = 0
+    """When it asked last; its interrupts' own time-out counts from it."""
+    paused_at: int = 0
+    """Since when the deadline stands still, for an interrupt is open; 0: it runs."""
 
 
 class Run(msgspec.Struct, array_like=True):
@@ -121,6 +131,20 @@ class Run(msgspec.Struct, array_like=True):
     progress: Progress | None = None
     handed: bool = False
     """It was given to one process after another: which of them a watermark speaks for cannot be told."""
+    deadline_at: int = 0
+    """It ends at this log time; 0: never, for that."""
+    streamed: bool = False
+    """Of an invocation: its caller follows its frames."""
+    invocation: str | None = None
+    """Id of the invocation that it executes; None: it answers what a person said."""
+    refusers: tuple[str, ...] = ()
+    """Members that it was given to and that did not take it."""
+    queued: bool = False
+    """It waits, without a member, for the end of an earlier run of its group."""
+    cancelling: bool = False
+    """Its member was told to stop."""
+    retry: bool = False
+    """Of an invocation: it may be executed again when its owner is lost."""
 
 
 class Conversation(msgspec.Struct):
@@ -155,6 +179,19 @@ class Conversation(msgspec.Struct):
     """Per group, the member that the last turn was given to."""
     current: dict[str, str] = {}
     """Per member, the run that it last said to work on."""
+    handed_over: bool = False
+    """A human answers: turns open no run, and no agent is heard."""
+    handover: Update | None = None
+    latest: int = 0
+    """seq of the latest turn; 0: none yet."""
+    latest_id: str = ""
+    speaker: str = ""
+    """Who said the latest turn."""
+    editions: int = 0
+    """How often the latest turn's answer was wanted anew."""
+    answered: tuple[int, ...] = ()
+    """What ended runs said to the latest turn, for when its answer is wanted anew: first and last seq of each stretch
+    of frames."""
     # Derived
     asking: int = 0
     """Open interrupts over all its runs."""
@@ -242,6 +279,8 @@ class Partition(msgspec.Struct):
     unsorted."""
     waiting: dict[str, set[str]] = {}
     """Per agent channel, conversations with a turn that waits for it. Never iterated unsorted."""
+    queued: dict[str, int] = {}
+    """Conversations with runs that wait in line, and how many. Never iterated unsorted."""
     timers: Timers = msgspec.field(default_factory=Timers)
     dirty: set[str] = set()
     """Conversations changed since the runtime last cleared this."""

@@ -30,7 +30,7 @@ from streams.core.state import (
     WaitingTurn,
 )
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Of both rows; a row of another format is refused, and the state rebuilt from the journal."""
 
 
@@ -84,6 +84,13 @@ class _ConversationRow(msgspec.Struct, array_like=True):
     waiting: dict[str, list[WaitingTurn]]
     owners: dict[str, str]
     current: dict[str, str]
+    handed_over: bool
+    handover: Update | None
+    latest: int
+    latest_id: str
+    speaker: str
+    editions: int
+    answered: tuple[int, ...]
 
 
 class _GatewayRow(msgspec.Struct, array_like=True):
@@ -162,6 +169,13 @@ def dump_conversation(conversation: Conversation) -> tuple[bytes, tuple[Overflow
         conversation.waiting,
         conversation.owners,
         conversation.current,
+        conversation.handed_over,
+        conversation.handover,
+        conversation.latest,
+        conversation.latest_id,
+        conversation.speaker,
+        conversation.editions,
+        conversation.answered,
     )
     return _encoder.encode(row), _overflow(conversation)
 
@@ -263,6 +277,13 @@ def load_conversation(conversation_id: str, row: bytes) -> Conversation:
         waiting=stored.waiting,
         owners=stored.owners,
         current=stored.current,
+        handed_over=stored.handed_over,
+        handover=stored.handover,
+        latest=stored.latest,
+        latest_id=stored.latest_id,
+        speaker=stored.speaker,
+        editions=stored.editions,
+        answered=stored.answered,
         asking=sum(len(run.progress.asks) for run in stored.runs if run.progress is not None),
         older_keys=stored.keys_issued > KEYS_IN_ROW,
         keys_stored=max(0, stored.keys_issued - KEYS_IN_ROW),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from streams.core.draft import Draft
 from streams.core.events import MoveReason, RunStatus
 from streams.core.ownership import owner_of
-from streams.core.runs import due, end, is_answered, lose_owner
+from streams.core.runs import due, end, give, is_answered, lose_owner, waits_for_room
 from streams.core.state import Conversation, Member, Partition, Run
 
 
@@ -25,7 +25,14 @@ def decide_due(state: Partition, draft: Draft, at: int) -> None:
 
 
 def _time_out(state: Partition, draft: Draft, conversation: Conversation, run: Run, at: int) -> None:
-    if run.adopted_at and run.member is not None:
+    if run.member is not None and run.progress is not None and run.progress.asks:
+        end(draft, conversation, run, RunStatus.TIMED_OUT, "interrupt_expired")
+    elif run.deadline_at and at >= run.deadline_at and (run.progress is None or not run.progress.paused_at):
+        end(draft, conversation, run, RunStatus.TIMED_OUT, "deadline")
+    elif waits_for_room(state, run):
+        owner = owner_of(state, run.group, conversation.id, at)
+        give(state, draft, conversation, run, to=state.members[owner or ""], reason=MoveReason.REFUSED)
+    elif run.adopted_at and run.member is not None:
         to = heir_of_adopter(state, run, conversation.id, at)
         lose_owner(state, draft, conversation, run, to=to, reason=MoveReason.ADOPT_TIMEOUT)
     elif run.member is None and is_answered(run):

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from fastavro import schemaless_reader, schemaless_writer
 
-from schemas import NAMESPACE, Schema
+from schemas import NAMESPACE, Schema, envelope_of
 from streams.core.commands import Command
 from streams.core.events import Entry, Unknown
 from streams.runtime.framing import Framing
@@ -95,7 +95,7 @@ class Reference:
             raise Undecodable(Reason.WRONG_SCHEMA, f"the bytes do not fit their {name} schema: {error}") from None
         if body.tell() != len(value):
             raise Undecodable(Reason.TRAILING_BYTES, f"{len(value) - body.tell()} bytes follow the {name} record")
-        return fields
+        return envelope_of(fields)
 
     def _writer(self, name: str, value: bytes) -> Schema:
         schema = self._framing.writer(value)

@@ -11,14 +11,20 @@ import msgspec
 from streams.core.commands import (
     ApplyConfig,
     ApplyList,
+    CancelRun,
     CloseConversation,
     Command,
     CommitFrame,
+    CommitPersonFrame,
     CommitTurn,
     Drain,
+    HandBack,
+    HandOver,
     Join,
     Leave,
     OpenConversation,
+    RefuseRun,
+    ReleaseRun,
     ReopenConversation,
 )
 from streams.core.events import Event, Unknown
@@ -29,8 +35,18 @@ from streams.runtime.signals import Goodbye, Heartbeat, Signal, Tick
 MAX_BYTES: Final[Mapping[str, int]] = {"turns": 384 * 1024, "frames": 384 * 1024, "membership": 960 * 1024}
 """Intake topic (a schema's name) to the largest value that is decoded, bytes."""
 
-TURN_COMMANDS: Final = (OpenConversation, CommitTurn, CloseConversation, ReopenConversation)
-FRAME_COMMANDS: Final = (CommitFrame,)
+TURN_COMMANDS: Final = (
+    OpenConversation,
+    CommitTurn,
+    CloseConversation,
+    ReopenConversation,
+    CommitPersonFrame,
+    HandOver,
+    HandBack,
+    CancelRun,
+    ReleaseRun,
+)
+FRAME_COMMANDS: Final = (CommitFrame, RefuseRun)
 MEMBERSHIP_COMMANDS: Final = (Join, Leave, ApplyList, ApplyConfig, Heartbeat, Goodbye, Tick, Drain)
 EVENTS: Final[Mapping[str, type[Event]]] = {c.__name__: c for c in Event.__subclasses__() if c is not Unknown}
 

@@ -19,10 +19,13 @@ from streams.core.commands import (
     Command,
     CommitBatch,
     CommitFrame,
+    CommitPersonFrame,
     CommitTurn,
     Drain,
     GatewayBehind,
     GatewayExpired,
+    HandBack,
+    HandOver,
     Join,
     Leave,
     ListedMember,
@@ -46,12 +49,16 @@ FRAME_TYPES = (
     "error", "checkpoint", "checkpoint", "typing", "hologram",
 )  # fmt: skip
 RIGHT_TYPES = ("run", "run", "text", "genui", "genui", "genui", "interrupt", "checkpoint", "tool_call")
+PERSON_TYPES = (
+    "resume", "resume", "abort", "edit", "edit", "regenerate", "survey", "genui_event", "client_tools"
+)  # fmt: skip
 STATUSES = ("started", "started", "finished", "error", "aborted", "interrupted", "unheard-of")
 PAUSES = (0, 0, 0, 0, 1, 400, 1000, 2000, 6000, 301_000)
 SETTINGS: tuple[dict[str, Any], ...] = (
     {}, {}, {"on_owner_loss": "fail"}, {"on_owner_loss": "restart"}, {"on_owner_loss": "continue"},
-    {"group_settle_ms": 0}, {"watchdog_ms": 3000}, {"adopt_ms": 1000}, {"begin_ms": 2000}, {"wait_ms": 2000},
-    {"begin_ms": 7000, "wait_ms": 1000, "watchdog_ms": 3000},
+    {"group_settle_ms": 0}, {"watchdog_ms": 3000, "interrupt_ttl_ms": 2000}, {"adopt_ms": 1000},
+    {"begin_ms": 2000}, {"wait_ms": 2000},
+    {"begin_ms": 7000, "wait_ms": 1000, "watchdog_ms": 3000}, {"interrupt_ttl_ms": 3000}, {"interrupt_ttl_ms": 100_000},
 )  # fmt: skip
 
 
@@ -83,7 +90,7 @@ class Sequencer:
             self._turn, self._turn, self._turn, self._turn, self._frame, self._frame, self._frame, self._frame,
             self._frame, self._frame, self._join, self._join, self._leave, self._list, self._behind, self._expire,
             self._drain, self._config, self._time, self._time, self._open, self._close, self._reopen, self._batch,
-            self._reject,
+            self._reject, self._person_frame, self._person_frame, self._hand_on,
         )  # fmt: skip
 
     def commands(self, length: int) -> list[Command]:
@@ -257,6 +264,44 @@ class Sequencer:
     def _reopen(self) -> Command:
         id_ = f"reopen-{next(self._ids)}"
         return ReopenConversation(**self._stamp(), conversation_id=self._pick(self._conversations), by="ann", id=id_)
+
+    def _person_frame(self) -> Command:
+        """Mostly what can be taken: an answer to what is asked, or something about the latest turn."""
+        asking = [
+            (id_, run.progress.asks)
+            for id_, conversation in self._state.conversations.items()
+            for run in conversation.runs.values()
+            if run.progress is not None and run.progress.asks
+        ]
+        kind = self._pick(PERSON_TYPES)
+        id_, asks = self._pick(self._conversations), ["ask-1"]
+        if asking and kind == "resume":
+            id_, open_asks = self._pick(asking)
+            asks = list(open_asks)[: self._pick((1, 2, 2))]
+        data = f'{{"answers":{{{",".join(f"{chr(34)}{ask}{chr(34)}:true" for ask in asks)}}}}}'
+        known = self._state.conversations.get(id_)
+        latest = "" if known is None else known.latest_id
+        frame = Frame(
+            id=f"f{next(self._ids)}",
+            type=kind,
+            client_id=self._pick((None, "m1", f"m{next(self._ids)}")),
+            text="better" if kind == "edit" else None,
+            data=self._pick((data, data, data, "{}")) if kind == "resume" else None,
+            extra=f'{{"messageId":"{self._pick((latest, latest, "other"))}"}}',
+            watermark=self._pick((0, 1, 2, 3)),
+        )
+        sender = self._pick(("ann", "ann", "ann", "bob"))
+        return CommitPersonFrame(**self._stamp(), conversation_id=id_, frame=frame, sender=sender, channel="web")
+
+    def _hand_on(self) -> Command:
+        """To a human, or, more often, so that agents answer most of the time, back."""
+        given = {**self._stamp(), "by": "eve", "reason": "", "id": f"hand-{next(self._ids)}"}
+        id_ = self._pick(self._conversations)
+        if self._pick((True, False, False, False)):
+            return HandOver(**given, conversation_id=id_, to="desk")
+        over = [id_ for id_ in self._conversations if id_ in self._state.conversations]
+        over = [id_ for id_ in over if self._state.conversations[id_].handed_over]
+        return HandBack(**given, conversation_id=self._pick([*over, id_]))
 
     def _batch(self) -> Command:
         self._positions = [position + self._pick((0, 1, 7)) for position in self._positions]

@@ -29,8 +29,8 @@ class ErrorSpec(msgspec.Struct, frozen=True):
     close: int | None = None
 
 
-# Numbers, retryability and close codes are the public specification's. `fenced`, `pending` and `conflict` are ours:
-# the specification passes codes it does not list through unchanged.
+# Numbers, retryability and close codes are the public specification's. `fenced`, `handed_over`, `pending` and
+# `conflict` are ours: the specification passes codes it does not list through unchanged.
 SPECS: dict[str, ErrorSpec] = {
     "bad_request": ErrorSpec(1000, 400),
     "no_session": ErrorSpec(1001, 400),
@@ -57,6 +57,7 @@ SPECS: dict[str, ErrorSpec] = {
     "incomplete_resume": ErrorSpec(5003, 409),
     "bot_unavailable": ErrorSpec(5004, 503, retryable=True),
     "fenced": ErrorSpec(5100, 409),
+    "handed_over": ErrorSpec(5101, 409),
     "replay_unavailable": ErrorSpec(9002, 503, retryable=True),
     "pending": ErrorSpec(9003, 503, retryable=True),
     "internal": ErrorSpec(9000, 500, retryable=True),
@@ -82,10 +83,20 @@ REFUSALS: dict[RefusedReason, str] = {
     RefusedReason.RECORD_TOO_LARGE: "payload_too_large",
     RefusedReason.TOO_MANY_EVENTS: "fenced",
     RefusedReason.INVALID_TEXT: "invalid_message",
+    RefusedReason.NOT_INTERRUPTED: "not_interrupted",
+    RefusedReason.INCOMPLETE_RESUME: "incomplete_resume",
+    RefusedReason.NOT_EDITABLE: "conflict",
+    RefusedReason.HANDED_OVER: "handed_over",
+    RefusedReason.BUSY: "busy",
+    RefusedReason.CONVERSATION_BUSY: "busy",
+    RefusedReason.INVOCATION_CONFLICT: "conflict",
+    RefusedReason.RUN_NOT_FOUND: "not_found",
+    RefusedReason.MEMBER_LIVE: "conflict",
 }
 
 MESSAGES: dict[str, str] = {
     "fenced": "this connection does not hold the run that the frame belongs to; stop working on it",
+    "handed_over": "a human answers in this conversation; no agent is heard until it is handed back",
     "conversation_not_found": "no such conversation",
     "conversation_closed": "the conversation is closed; reopen it to write again",
     "conflict": "a conversation of that id exists already",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from unittest.mock import patch
@@ -12,18 +13,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streams.core import keys, store
-from streams.core.commands import Command, CommitFrame, CommitTurn
+from streams.core.commands import Command, CommitFrame, CommitPersonFrame, CommitTurn
 from streams.core.events import (
     ConversationClosed,
+    ConversationHandedOver,
+    ConversationOpened,
     Duplicate,
     Entry,
     Event,
     FrameCommitted,
+    PersonFrameCommitted,
     Refused,
+    RunCancelling,
     RunEnded,
     RunMoved,
     RunOpened,
     TurnCommitted,
+    TurnEdited,
+    TurnRegenerated,
     Unknown,
     WriterOpened,
 )
@@ -91,6 +98,13 @@ def test_deciding_changes_nothing_and_step_is_decide_and_evolve(commands: list[C
         assert image(by_hand) == image(stepped)
 
 
+def stored_under(event: Event) -> str | None:
+    """The idempotency key of what was stored."""
+    if isinstance(event, TurnCommitted):
+        return key_of_turn(event.turn)
+    return getattr(event, "key", None) if not isinstance(event, ConversationOpened | Duplicate) else None
+
+
 @many
 @given(command_lists())
 def test_a_keyed_command_decided_again_is_only_a_repeat(commands: list[Command]) -> None:
@@ -98,13 +112,12 @@ def test_a_keyed_command_decided_again_is_only_a_repeat(commands: list[Command])
     for command in commands:
         for entry in step(state, command, 1):
             stored = entry.event
-            keyed = isinstance(stored, TurnCommitted) and stored.turn.key is not None
-            if not keyed and not (isinstance(stored, FrameCommitted) and stored.key is not None):
+            if stored_under(stored) is None:
                 continue
             [again] = decide(state, command)
             assert isinstance(again, Duplicate)
             assert again.of_seq == stored.seq
-            assert isinstance(command, CommitTurn | CommitFrame)
+            assert isinstance(command, CommitTurn | CommitFrame | CommitPersonFrame)
             assert again.ref == command.ref
 
 
@@ -242,7 +255,14 @@ class Checker:
                 self._moved(entry, event)
             case RunEnded():
                 self.open.remove(event.run_id)
-            case ConversationClosed():
+            case PersonFrameCommitted():
+                self._store_once(entry, event.key)
+                for given in event.to:
+                    assert given.run_id == "" or self.epochs[given.run_id] == given.run_epoch
+                    assert self.state.members[given.member or ""].group == given.group
+            case TurnEdited() | TurnRegenerated():
+                self._wanted_anew(entry, event)
+            case ConversationClosed() | ConversationHandedOver():
                 assert not [run for run in self.open if run.startswith(f"{id_}/")]
         evolve(self.state, entry)
 
@@ -286,6 +306,14 @@ class Checker:
         if event.joins_run is not None:
             assert event.joins_run in self.open
 
+    def _wanted_anew(self, entry: Entry, event: TurnEdited | TurnRegenerated) -> None:
+        """All that counted of every answer to the turn counts no more."""
+        self._store_once(entry, event.key)
+        runs = [run for run in self.epochs if re.match(rf"{event.conversation_id}/{event.turn_seq}(~\d+)?/", run)]
+        assert not self.open.intersection(runs)
+        said = sorted(seq for run in runs for seq in self.parts.pop(run, []))
+        assert sorted(event.superseded) == said
+
     def _store_once(self, entry: Entry, key: str | None) -> None:
         if key is not None:
             slot = (entry.event.conversation_id or "", key)
@@ -328,12 +356,14 @@ def test_the_invariants_hold_over_a_long_seeded_journal() -> None:
     checker.finish()
     events = [entry.event for entry in entries]
     missing = set(Event.__subclasses__()) - {type(event) for event in events}
-    assert missing == {Unknown}, "the sequences reach every kind of event"
+    assert missing == {Unknown, RunCancelling}, "the sequences reach every kind of event"
     moved = [event for event in events if isinstance(event, RunMoved)]
     assert any(event.continued and event.checkpoint_lsn for event in moved)
     assert any(event.continued and event.from_member is None for event in moved)
     reasons = {event.reason for event in events if isinstance(event, RunEnded)}
     assert {"not_begun", "no_member", "watchdog", "owner_gone_after_answer"} <= reasons
+    assert {"aborted", "edited", "regenerated", "handed_over", "interrupt_expired"} <= reasons
+    assert any(event.answers for event in moved)
     assert image(checker.state) == image(state)
 
 

@@ -1,0 +1,179 @@
+"""The latest turn's answer, wanted anew: a person edits what they said last, or asks for another answer to it.
+
+Only the latest turn, only by who said it, and not when it was the answer to an agent's question, or an invocation. Its
+open runs end (cancelled: `edited`, `regenerated`), all frames that answered it so far are superseded, and in each group
+of the conversation's channel a new run opens for its owner of now, `<conversation>/<seq>~<edition>/<group>`; nothing
+opens while a human answers.
+
+The turn is given under an id of its own each time (`RunOpened.turn_id`): an agent names in what it sends the turn that
+it answers, and what it still sends to the earlier edition must not be taken for the new answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from streams.core import keys
+from streams.core.commands import CommitPersonFrame
+from streams.core.draft import Draft
+from streams.core.events import (
+    Entry,
+    Event,
+    FrameCommitted,
+    OwnerChanged,
+    RefusedReason,
+    RunOpened,
+    RunStatus,
+    TurnEdited,
+    TurnRegenerated,
+)
+from streams.core.ids import edition_id, run_id
+from streams.core.ownership import choose, why_no_more
+from streams.core.routing import Plan, plan_of
+from streams.core.runs import end, take_waiting
+from streams.core.state import Conversation, ImpossibleEvent, Partition, WaitingTurn
+
+EDIT: Final = "edit"
+
+REASONS: Final = {EDIT: "edited", "regenerate": "regenerated"}
+"""By frame type, the reason of the runs that end."""
+
+
+class Named(msgspec.Struct, frozen=True, rename="camel"):
+    """Which message an `edit` or `regenerate` is about, from the frame's `extra`."""
+
+    message_id: str
+
+
+_decoder: Final = msgspec.json.Decoder(Named)
+
+# ------------------------------------------------------------------------------------------------ decide
+
+
+def decide_wanted_anew(
+    state: Partition, conversation: Conversation, command: CommitPersonFrame, key: str | None
+) -> list[Event] | tuple[RefusedReason, str]:
+    """End what answers the turn, say that it is wanted anew, and open its runs; or why not."""
+    plan = plan_of(state, conversation.channel)
+    problem = _problem(conversation, command)
+    if problem is None and plan is None:
+        detail = f"channel: {conversation.channel} is not an active channel of document version {state.config.version}"
+        problem = RefusedReason.CHANNEL_UNKNOWN, detail
+    if problem is not None or plan is None:
+        return problem or (RefusedReason.CHANNEL_UNKNOWN, "")
+    draft = Draft()
+    for run in conversation.runs.values():
+        if run.turn_seq == conversation.latest:
+            end(draft, conversation, run, RunStatus.CANCELLED, REASONS[command.frame.type])
+    superseded = (*said(conversation), *(e.seq for e in draft.events if isinstance(e, FrameCommitted)))
+    draft.add(_wanted(conversation, command, key, superseded, () if conversation.handed_over else plan.waiting))
+    if not conversation.handed_over:
+        _open(draft, conversation, plan, command.at)
+    return draft.events
+
+
+def _problem(conversation: Conversation, command: CommitPersonFrame) -> tuple[RefusedReason, str] | None:
+    frame = command.frame
+    try:
+        named = _decoder.decode(frame.extra or "")
+    except msgspec.DecodeError as error:
+        return RefusedReason.INVALID_TEXT, f"messageId: {error}"
+    latest = conversation.latest_id
+    if not latest or not (named.message_id == latest or _is_of_the_answer(conversation, frame.watermark)):
+        return RefusedReason.NOT_EDITABLE, "messageId: it names neither the conversation's latest turn nor its answer"
+    if frame.type == EDIT and named.message_id != latest:
+        return RefusedReason.NOT_EDITABLE, "messageId: only a person's own turn can be edited"
+    if conversation.speaker != command.sender:
+        return RefusedReason.NOT_EDITABLE, "messageId: only who said the turn may"
+    runs = conversation.runs.values()
+    joined = (each for run in runs if run.progress is not None for each in run.progress.joined)
+    if latest in joined or any(latest in ended.joined for ended in conversation.ended.values()):
+        return RefusedReason.NOT_EDITABLE, "messageId: it answered a question of the agent; say something new"
+    return None
+
+
+def _is_of_the_answer(conversation: Conversation, seq: int) -> bool:
+    """`seq`: of the message that the frame names, where its gateway knows it; 0: it does not."""
+    return seq > 0 and seq in said(conversation)
+
+
+def said(conversation: Conversation) -> Iterator[int]:
+    """seqs of all that answers the conversation's latest turn and is not superseded."""
+    ends = conversation.answered
+    for first, last in zip(ends[::2], ends[1::2], strict=True):
+        yield from range(first, last + 1)
+    for run in conversation.runs.values():
+        if run.turn_seq == conversation.latest and run.progress is not None:
+            yield from run.progress.frames
+
+
+def _wanted(
+    conversation: Conversation,
+    command: CommitPersonFrame,
+    key: str | None,
+    superseded: tuple[int, ...],
+    waiting: tuple[str, ...],
+) -> TurnEdited | TurnRegenerated:
+    regenerated = TurnRegenerated(
+        conversation_id=conversation.id,
+        turn_seq=conversation.latest,
+        turn_id=conversation.latest_id,
+        by=command.sender,
+        superseded=superseded,
+        waiting=waiting,
+        edition=conversation.editions + 1,
+        client_id=command.frame.client_id,
+        key=key,
+        ref=command.ref,
+    )
+    if command.frame.type != EDIT:
+        return regenerated
+    return TurnEdited(text=command.frame.text, data=command.frame.data, **msgspec.structs.asdict(regenerated))
+
+
+def _open(draft: Draft, conversation: Conversation, plan: Plan, at: int) -> None:
+    id_, seq, edition = conversation.id, conversation.latest, conversation.editions + 1
+    for group in plan.groups:
+        owner = choose(group.members.values(), id_, at)
+        previous = conversation.owners.get(group.id)
+        if previous is not None and previous != owner:
+            reason = why_no_more(group, previous)
+            draft.add(OwnerChanged(conversation_id=id_, group=group.id, previous=previous, owner=owner, reason=reason))
+        draft.add(
+            RunOpened(
+                conversation_id=id_,
+                run_id=run_id(id_, seq, group.id, edition),
+                turn_seq=seq,
+                group=group.id,
+                channel=group.channel,
+                member=owner,
+                turn_id=edition_id(id_, conversation.latest_id, edition),
+            )
+        )
+
+
+# ------------------------------------------------------------------------------------------------ evolve
+
+
+def evolve_wanted_anew(
+    state: Partition, conversation: Conversation, entry: Entry, event: TurnEdited | TurnRegenerated
+) -> None:
+    """Nothing answers the turn any more; its next runs open just after."""
+    expected = (conversation.latest, conversation.latest_id, conversation.editions + 1)
+    if (event.turn_seq, event.turn_id, event.edition) != expected:
+        raise ImpossibleEvent(f"turn {event.turn_seq} is not the latest, or this is not its next edition")
+    if any(run.turn_seq == event.turn_seq for run in conversation.runs.values()):
+        raise ImpossibleEvent(f"turn {event.turn_seq} has open runs: they end first")
+    if event.key is not None:
+        keys.take(conversation, event.key, 0, event.turn_id, at=entry.at, timestamp=entry.timestamp)
+    conversation.editions = event.edition
+    conversation.answered = ()
+    turn_id = edition_id(conversation.id, event.turn_id, event.edition)
+    for channel in [*conversation.waiting]:
+        take_waiting(state, conversation, channel, event.turn_seq)
+    for channel in event.waiting:
+        conversation.waiting.setdefault(channel, []).append(WaitingTurn(event.turn_seq, turn_id, event.edition))
+        state.waiting.setdefault(channel, set()).add(conversation.id)
