@@ -10,23 +10,29 @@ from typing import Any, TypeVar
 from streams.core.commands import (
     ApplyConfig,
     ApplyList,
+    CancelRun,
     CloseConversation,
     Command,
     CommitFrame,
+    CommitPersonFrame,
     CommitTurn,
     Drain,
     GatewayExpired,
+    HandBack,
+    HandOver,
     Join,
     Leave,
     ListedMember,
     OpenConversation,
     OpenWriter,
+    RefuseRun,
+    ReleaseRun,
     ReopenConversation,
     TimePassed,
 )
-from streams.core.events import Entry, Event, Frame, Turn
+from streams.core.events import Entry, Event, Frame, Invocation, Turn
 from streams.core.fold import evolve, step
-from streams.core.ids import message_id, turn_key
+from streams.core.ids import invocation_message_id, message_id, turn_key
 from streams.core.state import Conversation, Partition
 from streams.core.store import dump_conversation, dump_partition
 
@@ -165,6 +171,39 @@ class World:
         turn = Turn(sender=sender, key=key, text=text, **fields)
         return self.do(CommitTurn(at=self.at, timestamp=self.wall, ref=ref, conversation_id=id_, turn=turn))
 
+    def call(
+        self, invocation: str = "i", text: str = "hello", id_: str = "c", *, group: str = GROUP, ref: str | None = None,
+        **terms: Any,
+    ) -> list[Event]:  # fmt: skip
+        """An invocation: a turn for one group, under its caller's id."""
+        called = Invocation(id=invocation, group=group, input_hash=f"hash-of-{text}", **terms)
+        turn = Turn(
+            id=invocation_message_id(id_, invocation, called.input_hash), sender="ann", channel="web", type="text",
+            text=text, invocation=called,
+        )  # fmt: skip
+        return self.do(CommitTurn(at=self.at, timestamp=self.wall, ref=ref, conversation_id=id_, turn=turn))
+
+    def cancel(self, run: str, id_: str = "c", *, ref: str | None = None) -> list[Event]:
+        return self.do(
+            CancelRun(
+                at=self.at, timestamp=self.wall, ref=ref, conversation_id=id_, run_id=run, by="ann", reason="enough"
+            )
+        )
+
+    def release(self, run: str, id_: str = "c", *, proof: str = "its host is off") -> list[Event]:
+        command = ReleaseRun(
+            at=self.at, timestamp=self.wall, conversation_id=id_, run_id=run, by="op", reason="stuck", proof=proof
+        )
+        return self.do(command)
+
+    def refuse(self, member: str, run: str, id_: str = "c", *, epoch: int = 1) -> list[Event]:
+        """A member does not take a run that it was given."""
+        command = RefuseRun(
+            at=self.at, timestamp=self.wall, conversation_id=id_, run_id=run, run_epoch=epoch, member=member,
+            reason="busy",
+        )  # fmt: skip
+        return self.do(command)
+
     def send(
         self, member: str, type_: str = "text", id_: str = "c", *, group: str = GROUP, delivered: int = 0,
         run: str | None = None, epoch: int | None = None, ref: str | None = None, **fields: Any,
@@ -186,6 +225,47 @@ class World:
 
     def chunk(self, member: str, stream: str, *, done: bool = False, **fields: Any) -> list[Event]:
         return self.send(member, "genui", stream_id=stream, done=done, **fields)
+
+    def person(
+        self, type_: str, id_: str = "c", *, sender: str = "ann", channel: str = "web", ref: str | None = None,
+        **fields: Any,
+    ) -> list[Event]:  # fmt: skip
+        """What a person sends beside their turns."""
+        frame = Frame(**({"id": f"frame-{next(self._ids)}", "type": type_} | fields))
+        return self.do(
+            CommitPersonFrame(
+                at=self.at, timestamp=self.wall, ref=ref, conversation_id=id_, frame=frame, sender=sender,
+                channel=channel,
+            )
+        )  # fmt: skip
+
+    def resume(self, answers: Mapping[str, Any], id_: str = "c", **fields: Any) -> list[Event]:
+        return self.person("resume", id_, data=json.dumps({"answers": answers}), **fields)
+
+    def edit(self, message: str, text: str = "better", id_: str = "c", **fields: Any) -> list[Event]:
+        return self.person("edit", id_, text=text, extra=json.dumps({"messageId": message}), **fields)
+
+    def regenerate(self, message: str, id_: str = "c", **fields: Any) -> list[Event]:
+        return self.person("regenerate", id_, extra=json.dumps({"messageId": message}), **fields)
+
+    def hand_over(self, id_: str = "c", *, ref: str | None = None, update: str = "over") -> list[Event]:
+        return self.do(
+            HandOver(
+                at=self.at,
+                timestamp=self.wall,
+                ref=ref,
+                conversation_id=id_,
+                by="op",
+                to="desk",
+                reason="asked",
+                id=update,
+            )
+        )
+
+    def hand_back(self, id_: str = "c", *, ref: str | None = None, update: str = "back") -> list[Event]:
+        return self.do(
+            HandBack(at=self.at, timestamp=self.wall, ref=ref, conversation_id=id_, by="op", reason="done", id=update)
+        )
 
     def close(self, id_: str = "c") -> list[Event]:
         return self.do(
