@@ -12,14 +12,26 @@ One change is decided as a whole: first the members that joined and left, then t
 
 from __future__ import annotations
 
+from enum import Enum, auto
+
 import msgspec
 
 from streams.core.draft import Draft
-from streams.core.events import MoveReason, OwnerChanged, RunOpened
+from streams.core.events import MoveReason, OwnerChanged, RunEnded, RunOpened, RunStatus
 from streams.core.ids import channel_of_group, run_id
 from streams.core.ownership import adopter, choose
-from streams.core.runs import adopt, claimants_of, lose_owner, may_be_adopted
+from streams.core.routing import DELIVER, INTERRUPT
+from streams.core.runs import INTERRUPTED, adopt, claimants_of, lose_owner, may_be_adopted
 from streams.core.state import Conversation, Member, Partition, Run
+
+
+class _Place(Enum):
+    """What becomes of a turn that waited for a channel when the channel gets a member."""
+
+    GIVEN = auto()
+    QUEUED = auto()
+    OVERTAKEN = auto()
+    """By a later one, which interrupts it."""
 
 
 class Change(msgspec.Struct):
@@ -120,15 +132,40 @@ class Placement:
                     reason=MoveReason.MEMBER_LEFT,
                 )
             )
-        for turn in turns:
-            self._draft.add(
-                RunOpened(
-                    conversation_id=conversation.id,
-                    run_id=run_id(conversation.id, turn.turn_seq, group, turn.edition),
-                    turn_seq=turn.turn_seq,
-                    group=group,
-                    channel=channel,
-                    member=owner,
-                    turn_id=turn.turn_id if turn.edition else "",
-                )
+        for turn, place in zip(turns, self._places(conversation, group, len(turns)), strict=True):
+            opened = RunOpened(
+                conversation_id=conversation.id,
+                run_id=run_id(conversation.id, turn.turn_seq, group, turn.edition),
+                turn_seq=turn.turn_seq,
+                group=group,
+                channel=channel,
+                member=owner if place is _Place.GIVEN else None,
+                turn_id=turn.turn_id if turn.edition else "",
+                queued=place is _Place.QUEUED,
             )
+            self._draft.add(opened)
+            if place is _Place.OVERTAKEN:
+                self._draft.add(
+                    RunEnded(
+                        conversation_id=conversation.id,
+                        run_id=opened.run_id,
+                        turn_seq=turn.turn_seq,
+                        group=group,
+                        member=None,
+                        run_epoch=opened.run_epoch,
+                        status=RunStatus.CANCELLED,
+                        reason=INTERRUPTED,
+                    )
+                )
+
+    def _places(self, conversation: Conversation, group: str, count: int) -> list[_Place]:
+        """What becomes of so many turns that waited, by the group's policy; a turn that was taken is not rejected any
+        more, it waits in line."""
+        policy = self._state.config.group(group).policy
+        if policy == DELIVER:
+            return [_Place.GIVEN] * count
+        if policy == INTERRUPT:
+            return [*[_Place.OVERTAKEN] * (count - 1), _Place.GIVEN]
+        ended = {event.run_id for event in self._draft.events if isinstance(event, RunEnded)}
+        busy = any(run.group == group and run.id not in ended for run in conversation.runs.values())
+        return [_Place.QUEUED if busy else _Place.GIVEN, *[_Place.QUEUED] * (count - 1)]

@@ -215,7 +215,7 @@ def _make_plan(state: Partition, channel: str) -> Plan | None:
             groups.extend(of_channel[group] for group in sorted(of_channel))
         else:
             waiting.append(to)
-    plain = all(config.group(group.id).plain for group in groups)
+    plain = all(config.group(id_).plain for id_ in (*(group.id for group in groups), *waiting))
     return Plan(
         groups=tuple(groups),
         waiting=tuple(waiting),

@@ -66,6 +66,9 @@ from streams.core.state import (
 CANCELLED: Final = "cancelled"
 """Why a run ended that somebody cancelled."""
 
+INTERRUPTED: Final = "interrupted"
+"""Why a run ended in whose place a later turn got one."""
+
 TRY_AGAIN_MS: Final = 1000
 """A run that every member of its group refused is given to one of them again after this long: a tick."""
 

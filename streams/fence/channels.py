@@ -23,6 +23,9 @@ QUERIES = load_queries("streams.fence", "channels.sql")
 # Groups are named `<channel>/<group>` and `<channel>/~<member>`: a channel's id has neither `/` nor `~`.
 CHANNEL_ID = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 ChannelId = Annotated[str, Field(pattern=CHANNEL_ID)]
+# As an agent's `hello` may name it.
+GROUP_NAME = r"^[^/~][^/]{0,63}$"
+GroupName = Annotated[str, Field(pattern=GROUP_NAME)]
 HOUR_MS = 60 * 60 * 1000
 
 
@@ -35,6 +38,8 @@ class ChannelKind(StrEnum):
     TELEGRAM = "telegram"
     WHATSAPP = "whatsapp"
     SLACK = "slack"
+    API = "api"
+    """Programs that call agents."""
 
 
 class Ungrouped(StrEnum):
@@ -53,6 +58,23 @@ class OnOwnerLoss(StrEnum):
     FAIL = "fail"
 
 
+class Policy(StrEnum):
+    """What becomes of a turn during a run of the same conversation and group. Invocations: `reject` where it would be
+    `deliver`."""
+
+    DELIVER = "deliver"
+    ENQUEUE = "enqueue"
+    REJECT = "reject"
+    INTERRUPT = "interrupt"
+
+
+class Busy(StrEnum):
+    """What becomes of a turn that every member of its group refused."""
+
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
 class InvalidDocument(ValueError):
     """A document that breaks rules: one line each, naming the field and the rule."""
 
@@ -63,6 +85,16 @@ class VersionConflict(Exception):
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, populate_by_name=True)
+
+
+class GroupSettings(_Strict):
+    """What differs for one group of a channel. Durations in milliseconds; None: as the channel has it."""
+
+    policy: Policy | None = None
+    busy: Busy | None = None
+    on_owner_loss: OnOwnerLoss | None = None
+    watchdog_ms: int | None = Field(None, ge=1_000, le=24 * HOUR_MS)
+    deadline_ms: int | None = Field(None, ge=0, le=24 * HOUR_MS)
 
 
 class Channel(_Strict):
@@ -78,6 +110,11 @@ class Channel(_Strict):
     watchdog_ms: int = Field(300_000, ge=1_000, le=24 * HOUR_MS)
     begin_ms: int = Field(0, ge=0, le=24 * HOUR_MS)
     wait_ms: int = Field(0, ge=0, le=30 * 24 * HOUR_MS)
+    interrupt_ttl_ms: int = Field(24 * HOUR_MS, ge=1_000, le=30 * 24 * HOUR_MS)
+    deadline_ms: int = Field(0, ge=0, le=24 * HOUR_MS)
+    policy: Policy = Policy.DELIVER
+    busy: Busy = Busy.WAIT
+    groups: dict[GroupName, GroupSettings] = {}
 
 
 class Route(_Strict):

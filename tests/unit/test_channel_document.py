@@ -33,6 +33,11 @@ def test_defaults_are_written_out() -> None:
         "watchdog_ms": 300_000,
         "begin_ms": 0,
         "wait_ms": 0,
+        "interrupt_ttl_ms": 86_400_000,
+        "deadline_ms": 0,
+        "policy": "deliver",
+        "busy": "wait",
+        "groups": {},
     }
     assert agents["group_settle_ms"] == 0
 
@@ -43,6 +48,18 @@ def test_what_is_broadcast_is_what_the_core_reads() -> None:
     config = parse_config(3, document)
     assert config.routes == {"web": ("agents",)}
     assert (config.channel("agents").kind, config.channel("agents").group_settle_ms) == ("websocket", 0)
+
+
+def test_the_core_takes_a_groups_own_settings_before_its_channels() -> None:
+    own = {"slow": {"policy": "enqueue", "deadline_ms": 60_000}, "strict": {"busy": "refuse"}}
+    channel = {"id": "bots", "kind": "websocket", "policy": "reject", "on_owner_loss": "fail", "groups": own}
+    document = parse_document({"channels": [channel]})
+    config = parse_config(1, Versioned(version=1, document=document).broadcast())
+    policies = {group: config.group(group).policy for group in ("bots", "bots/slow", "bots/strict", "bots/~m1")}
+    assert policies == {"bots": "reject", "bots/slow": "enqueue", "bots/strict": "reject", "bots/~m1": "reject"}
+    slow, strict = config.group("bots/slow"), config.group("bots/strict")
+    assert (slow.deadline_ms, slow.busy, slow.on_owner_loss) == (60_000, "wait", "fail")
+    assert (strict.deadline_ms, strict.busy) == (0, "refuse")
 
 
 def test_a_listed_document_can_be_applied_as_it_is() -> None:
@@ -56,6 +73,15 @@ def test_a_listed_document_can_be_applied_as_it_is() -> None:
         ([], "must be an object"),
         ({}, "channels: Field required"),
         ({"channels": []}, "channels: must not be empty"),
+        (with_channel(policy="later"), "channels[2].policy: Input should be 'deliver', 'enqueue', 'reject' or 'interrupt'"),
+        (with_channel(busy="never"), "channels[2].busy: Input should be 'wait' or 'refuse'"),
+        (
+            with_channel(groups={"x": {"policy": "later"}}),
+            "channels[2].groups.x.policy: Input should be 'deliver', 'enqueue', 'reject' or 'interrupt'",
+        ),
+        (with_channel(groups={"x": {"settle": 1}}), "channels[2].groups.x.settle: Extra inputs are not permitted"),
+        (with_channel(groups={"a/b": {}}), "channels[2].groups.a/b"),
+        (with_channel(deadline_ms=-1), "channels[2].deadline_ms: Input should be greater than or equal to 0"),
         (with_channel(kind="fax"), "channels[2].kind: Input should be 'web', 'websocket'"),
         (with_channel(id="Über"), "channels[2].id: String should match pattern"),
         (with_channel(id="a/b"), "channels[2].id: String should match pattern"),

@@ -1,0 +1,200 @@
+"""A turn that comes during a run of its group (rule 7), and runs that wait in line.
+
+| policy | what becomes of the turn |
+|---|---|
+| `deliver` | it gets its run at once; the agent takes one after another |
+| `enqueue` | its run waits, without a member, until no earlier one of its group is open: `RunOpened` then |
+| `reject` | it is not taken if any group is so busy; an answer to an ask always is, and opens no run there |
+| `interrupt` | the earlier runs of the group end (cancelled, `interrupted`), and it gets its run |
+
+A group is busy in a conversation while a run of it is open there, in line or not. What an end of runs makes room for is
+decided with the command that ends them (`after`): first the runs in line, in the order of their turns, then one run
+that every member had refused, for each run that ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from streams.core.draft import Draft
+from streams.core.events import (
+    Event,
+    MemberDraining,
+    MemberJoined,
+    MemberLeft,
+    MoveReason,
+    OwnerChanged,
+    RunEnded,
+    RunMoved,
+    RunOpened,
+    RunStatus,
+    TurnCommitted,
+)
+from streams.core.ids import channel_of_group
+from streams.core.ownership import choose
+from streams.core.routing import ENQUEUE, INTERRUPT, REJECT, Plan
+from streams.core.runs import INTERRUPTED, end, give, waits_for_room
+from streams.core.state import Conversation, Member, Partition, Run
+
+AGENT_UNAVAILABLE = "agent_unavailable"
+
+
+def open_in(conversation: Conversation, group: str) -> list[Run]:
+    """The group's open runs there, in line or not."""
+    return [run for run in conversation.runs.values() if run.group == group]
+
+
+def rejecting(state: Partition, conversation: Conversation, plan: Plan) -> list[str]:
+    """The busy groups of the plan, and channels of it for which a turn waits, that take no turn then."""
+    rules = state.config.group
+    busy = [g.id for g in plan.groups if rules(g.id).policy == REJECT and open_in(conversation, g.id)]
+    return busy + [c for c in plan.waiting if rules(c).policy == REJECT and conversation.waiting.get(c)]
+
+
+def make_room(state: Partition, draft: Draft, conversation: Conversation, groups: Iterable[str]) -> tuple[str, ...]:
+    """End the runs that a turn for these groups interrupts; the groups in which it waits in line."""
+    queued = []
+    for group in groups:
+        busy = open_in(conversation, group)
+        policy = state.config.group(group).policy
+        if busy and policy == ENQUEUE:
+            queued.append(group)
+        elif policy == INTERRUPT:
+            for run in busy:
+                end(draft, conversation, run, RunStatus.CANCELLED, INTERRUPTED)
+    return tuple(queued)
+
+
+def after(state: Partition, at: int, events: list[Event]) -> list[Event]:
+    """The events of a command, and what the ends of runs among them make room for."""
+    ends = [event for event in events if type(event) is RunEnded]
+    if not ends:
+        return events
+    room = _Room(state, at, events, ends)
+    for conversation_id in dict.fromkeys(event.conversation_id or "" for event in ends):
+        if conversation_id in state.queued:
+            room.open_next(state.conversations[conversation_id])
+    for ended in ends:
+        room.retry_one(ended)
+    return [*events, *room.draft.events]
+
+
+class _Room:
+    """The partition as it is after some events, as far as runs that wait must know."""
+
+    def __init__(self, state: Partition, at: int, events: Sequence[Event], ends: Sequence[RunEnded]) -> None:
+        self.draft = Draft()
+        self._state = state
+        self._at = at
+        self._events = events
+        self._gone = {event.run_id for event in ends}
+        self._placed = {event.run_id for event in events if type(event) is RunMoved}
+        self._rosters: dict[str, dict[str, Member]] = {}
+
+    def open_next(self, conversation: Conversation) -> None:
+        """Open the runs in line that no earlier one is before."""
+        groups, called = self._busy(conversation)
+        for run in list(conversation.runs.values()):
+            if not run.queued or run.id in self._gone:
+                continue
+            is_call = run.invocation is not None
+            if not (run.group in groups or (is_call and called)) and not self._open(conversation, run):
+                continue
+            groups.add(run.group)
+            called |= is_call
+
+    def _busy(self, conversation: Conversation) -> tuple[set[str], bool]:
+        """Groups with a run that has begun to be somebody's, and whether one of these is an invocation's."""
+        groups, called = set(), False
+        for run in conversation.runs.values():
+            if not run.queued and run.id not in self._gone:
+                groups.add(run.group)
+                called |= run.invocation is not None
+        for event in self._events:
+            if event.conversation_id != conversation.id:
+                continue
+            if isinstance(event, TurnCommitted):
+                groups.update(assigned.group for assigned in event.assigned)
+                called |= event.turn.invocation is not None and bool(event.assigned)
+            elif isinstance(event, RunOpened) and not event.queued:
+                groups.add(event.group)
+        return groups, called
+
+    def _open(self, conversation: Conversation, run: Run) -> bool:
+        """Whether it is open now: an invocation that nobody is there for ends."""
+        roster = self._roster(run.group)
+        owner = choose(roster.values(), conversation.id, self._at)
+        if run.invocation is not None and (owner is None or roster[owner].draining):
+            end(self.draft, conversation, run, RunStatus.FAILED, AGENT_UNAVAILABLE)
+            return False
+        previous = conversation.owners.get(run.group)
+        if previous is not None and previous != owner:
+            member = roster.get(previous)
+            reason = MoveReason.MEMBER_LEFT if member is None else MoveReason.MEMBER_JOINED
+            if member is not None and member.draining:
+                reason = MoveReason.MEMBER_DRAINED
+            self.draft.add(
+                OwnerChanged(
+                    conversation_id=conversation.id, group=run.group, previous=previous, owner=owner, reason=reason
+                )
+            )
+        self.draft.add(
+            RunOpened(
+                conversation_id=conversation.id,
+                run_id=run.id,
+                turn_seq=run.turn_seq,
+                group=run.group,
+                channel=channel_of_group(run.group),
+                member=owner,
+            )
+        )
+        return True
+
+    def retry_one(self, ended: RunEnded) -> None:
+        """Its member has room for one more: give it the run that waits longest for anybody of its group."""
+        if ended.group not in self._state.orphans or ended.group not in self._state.groups:
+            return
+        roster = self._roster(ended.group)
+        member = roster.get(ended.member or "")
+        if member is None or member.draining:
+            return
+        waiting = refused_by_all(self._state, ended.group, self._gone | self._placed)
+        if waiting is not None:
+            conversation, run = waiting
+            self._placed.add(run.id)
+            give(self._state, self.draft, conversation, run, to=member, reason=MoveReason.REFUSED)
+
+    def _roster(self, group: str) -> dict[str, Member]:
+        """The group's members after the events."""
+        roster = self._rosters.get(group)
+        if roster is None:
+            known = self._state.groups.get(group)
+            roster = self._rosters[group] = {} if known is None else dict(known.members)
+            for event in self._events:
+                if isinstance(event, MemberJoined) and event.group == group:
+                    roster[event.member] = Member(
+                        event.member, group, event.channel, event.gateway, event.since, event.each, event.continues
+                    )
+                elif isinstance(event, MemberLeft):
+                    roster.pop(event.member, None)
+                elif isinstance(event, MemberDraining) and (member := roster.get(event.member)) is not None:
+                    roster[member.id] = Member(
+                        member.id, group, member.channel, member.gateway, member.since, member.each, member.continues,
+                        draining=True,
+                    )  # fmt: skip
+        return roster
+
+
+def refused_by_all(state: Partition, group: str, but: Collection[str]) -> tuple[Conversation, Run] | None:
+    """Of the runs that every member of this group refused, the one that waits longest; None: there is none."""
+    waiting = [
+        (run.placed_at, id_, run.turn_seq, run.id)
+        for id_ in state.orphans.get(group, ())
+        for run in state.conversations[id_].runs.values()
+        if run.group == group and run.id not in but and waits_for_room(state, run)
+    ]
+    if not waiting:
+        return None
+    _, id_, _, run_id = min(waiting)
+    conversation = state.conversations[id_]
+    return conversation, conversation.runs[run_id]

@@ -1,0 +1,51 @@
+"""A member that does not take a run it was given (rule 9): the next in rank gets it, and nobody twice.
+
+A run that has begun with its member is not refused any more, and a refusal of a run that its sender does not hold says
+nothing new: both change nothing. When every member of the group refused, an invocation ends (`agent_busy`), and so does
+a turn where the group says `busy: refuse`; else the run waits, without a member, and is tried again when a run of the
+group ends in this partition, when a member joins, or after `TRY_AGAIN_MS`.
+"""
+
+from __future__ import annotations
+
+from streams.core.commands import RefuseRun
+from streams.core.draft import Draft
+from streams.core.events import Event, MoveReason, Refused, RunStatus
+from streams.core.limits import problem_of_text
+from streams.core.ownership import choose
+from streams.core.routing import REFUSE
+from streams.core.runs import end, give, move
+from streams.core.state import Partition, Run
+
+AGENT_BUSY = "agent_busy"
+
+
+def decide_refuse_run(state: Partition, command: RefuseRun) -> list[Event]:
+    """See above."""
+    id_ = command.conversation_id
+    conversation = state.conversations.get(id_)
+    run = None if conversation is None else conversation.runs.get(command.run_id)
+    if conversation is None or run is None or not _may_refuse(command, run):
+        return []
+    problem = problem_of_text("reason", command.reason)
+    if problem is not None:
+        return [Refused(conversation_id=id_, reason=problem[0], ref=command.ref, detail=problem[1])]
+    refusers = {*run.refusers, command.member}
+    group = state.groups.get(run.group)
+    members = {} if group is None else group.members
+    owner = choose([member for member in members.values() if member.id not in refusers], id_, command.at)
+    rules = state.config.group(run.group)
+    draft = Draft()
+    if owner is not None:
+        give(state, draft, conversation, run, to=members[owner], reason=MoveReason.REFUSED)
+    elif run.invocation is not None or rules.busy == REFUSE:
+        end(draft, conversation, run, RunStatus.FAILED, AGENT_BUSY)
+    else:
+        move(draft, conversation, run, to=None, reason=MoveReason.REFUSED)
+    return draft.events
+
+
+def _may_refuse(command: RefuseRun, run: Run) -> bool:
+    """Its sender holds it, at this epoch, and has not begun."""
+    begun = run.progress is not None and not run.progress.inherited
+    return run.member == command.member and run.epoch == command.run_epoch and not begun

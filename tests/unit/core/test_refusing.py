@@ -1,0 +1,143 @@
+"""Rule 9: a run that its member does not take goes to the next in rank, and waits or ends when there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from streams.core.events import Event, MoveReason, RunEnded, RunMoved, RunStatus
+from tests.support.partition_world import GROUP, World, image, replay
+
+RUN = f"c/1/{GROUP}"
+
+
+def world_with(*members: str, **agents: Any) -> World:
+    world = World(**agents)
+    for member in members:
+        world.join(member, settle=True)
+    world.open()
+    return world
+
+
+def moved(events: list[Event]) -> RunMoved:
+    [event] = [event for event in events if isinstance(event, RunMoved)]
+    return event
+
+
+def holder(world: World, run: str = RUN) -> str:
+    member = world.conversation().runs[run].member
+    assert member is not None
+    return member
+
+
+def refused_by_all(world: World) -> list[Event]:
+    """Every member refuses, one after another; the last one's events."""
+    events: list[Event] = []
+    for epoch in range(1, len(world.state.members) + 1):
+        events = world.refuse(holder(world), RUN, epoch=epoch)
+    return events
+
+
+def test_the_next_in_rank_gets_it_and_nobody_twice() -> None:
+    world = world_with("a", "b", "c")
+    world.say()
+    seen = []
+    for epoch in (1, 2):
+        seen.append(holder(world))
+        event = moved(world.refuse(seen[-1], RUN, epoch=epoch))
+        assert (event.reason, event.run_epoch, event.superseded) == (MoveReason.REFUSED, epoch + 1, ())
+    seen.append(holder(world))
+    assert sorted(seen) == ["a", "b", "c"]
+
+
+def test_it_waits_when_all_refused_and_is_tried_again_after_a_second() -> None:
+    world = world_with("a", "b")
+    world.say()
+    event = moved(refused_by_all(world))
+    assert event.to_member is None
+    again = moved(world.pass_time(1_000))
+    assert (again.from_member, again.run_epoch) == (None, 4)
+    assert world.conversation().runs[RUN].refusers == (), "all are asked again"
+    assert image(replay(world.journal)) == image(world.state)
+
+
+def test_the_member_whose_run_ended_gets_the_one_that_waits_longest() -> None:
+    world = world_with("a")
+    world.say()
+    world.open("d")
+    world.say(id_="d")
+    world.refuse("a", f"d/1/{GROUP}", "d")
+    world.at += 10
+    world.open("b")
+    world.say(id_="b")
+    world.refuse("a", f"b/1/{GROUP}", "b")
+    event = moved(world.send("a", run=RUN, epoch=1))
+    assert (event.conversation_id, event.to_member) == ("d", "a")
+
+
+def test_a_member_that_joins_gets_it() -> None:
+    world = world_with("a")
+    world.say()
+    refused_by_all(world)
+    assert moved(world.join("b")).to_member is not None
+
+
+@pytest.mark.parametrize("policy", [{"on_owner_loss": "fail"}, {"on_owner_loss": "restart"}])
+def test_a_run_that_nobody_took_was_not_executed_and_is_given_whatever_happens_to_lost_ones(
+    policy: dict[str, str],
+) -> None:
+    world = world_with("a", **policy)
+    world.say()
+    refused_by_all(world)
+    assert moved(world.join("b")).to_member is not None
+
+
+def test_it_ends_where_the_group_refuses_when_busy() -> None:
+    world = world_with("a", "b", busy="refuse")
+    world.say()
+    [ended] = refused_by_all(world)
+    assert isinstance(ended, RunEnded)
+    assert (ended.status, ended.reason) == (RunStatus.FAILED, "agent_busy")
+
+
+def test_an_invocation_ends_when_all_refused() -> None:
+    world = world_with("a", "b")
+    world.call()
+    [ended] = refused_by_all(world)
+    assert isinstance(ended, RunEnded)
+    assert (ended.status, ended.reason) == (RunStatus.FAILED, "agent_busy")
+
+
+def test_what_has_begun_or_is_held_by_another_is_not_refused_any_more() -> None:
+    world = world_with("a")
+    world.say()
+    assert world.refuse("ghost", RUN) == []
+    assert world.refuse("a", RUN, epoch=2) == []
+    assert world.refuse("a", "c/9/agents") == []
+    assert world.refuse("a", RUN, "nowhere") == []
+    world.read("a", 1)
+    assert world.refuse("a", RUN) == []
+
+
+def test_a_run_that_goes_on_is_refused_with_all_that_was_done_of_it() -> None:
+    world = World()
+    world.join("a", settle=True, continues=True)
+    world.open()
+    world.say()
+    world.send("a", "checkpoint", run=RUN, epoch=1, data="{}")
+    world.join("b", settle=True, continues=True)
+    world.join("d", settle=True, continues=True)
+    first = moved(world.leave("a"))
+    event = moved(world.refuse(first.to_member or "", RUN, epoch=2))
+    assert event.continued
+    assert event.checkpoint_lsn == first.checkpoint_lsn > 0
+
+
+def test_who_waits_for_room_waits_for_a_member_when_the_last_one_leaves() -> None:
+    world = world_with("a")
+    world.say()
+    refused_by_all(world)
+    world.leave("a")
+    assert not [event for event in world.pass_time(5_000) if isinstance(event, RunMoved)]
+    assert moved(world.join("b")).to_member == "b"
