@@ -39,7 +39,9 @@ from turnlog.errors import (
     Unauthorized,
     Unavailable,
 )
+from turnlog.invocations import Event, Page, Record, State
 from turnlog.outbox import Ack
+from turnlog.proxy import AgentProxy
 from turnlog.reply import Reply
 from turnlog.resume import Ask, Resume, Streamed
 from turnlog.shown import Component, ToolCall
@@ -53,6 +55,7 @@ __all__ = [
     "Activity",
     "Agent",
     "AgentBusy",
+    "AgentProxy",
     "AgentUnavailable",
     "Ask",
     "AskTimeout",
@@ -65,6 +68,7 @@ __all__ = [
     "ConversationBusy",
     "ConversationClosed",
     "ConversationNotFound",
+    "Event",
     "Fenced",
     "Frames",
     "HandedOver",
@@ -81,11 +85,14 @@ __all__ = [
     "Messages",
     "NotInterrupted",
     "OwnerGone",
+    "Page",
     "ProtocolViolation",
     "RateLimited",
+    "Record",
     "Reply",
     "Resume",
     "Sent",
+    "State",
     "Stream",
     "Streamed",
     "SubmissionUncertain",

@@ -141,7 +141,9 @@ class SubmissionUncertain(TurnlogError):
 
 
 class InvocationFailed(TurnlogError):
-    """The agent's handler failed, or the run was ended for what it did."""
+    """The agent's handler failed, or the run was ended for what it did. `record`: all that is known of it."""
+
+    record: Any = None
 
 
 class InvocationCancelled(InvocationFailed):
@@ -194,6 +196,8 @@ _CLASSES: Mapping[str, type[TurnlogError]] = {
     "CONVERSATION_BUSY": ConversationBusy,
     "AGENT_BUSY": AgentBusy,
     "AGENT_UNAVAILABLE": AgentUnavailable,
+    "AGENT_ERROR": InvocationFailed,
+    "CANCELLED": InvocationCancelled,
     "OWNER_GONE": OwnerGone,
     "DEADLINE_EXCEEDED": InvocationTimedOut,
     "IDLE_TIMEOUT": InvocationTimedOut,

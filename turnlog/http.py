@@ -11,7 +11,7 @@ import httpx
 
 from turnlog.backoff import Backoff
 from turnlog.errors import Unavailable
-from turnlog.tokens import checked
+from turnlog.tokens import checked, trusted
 
 REQUEST_TIMEOUT_S = 15.0
 """Above the gateway's own wait for a commit (5 s), so that its answer is seen rather than a time-out of ours."""
@@ -37,7 +37,7 @@ class Http:
     def __init__(self, url: str, *, budget: float, insist: bool = False) -> None:
         self.budget = budget
         self._insist = insist
-        self._client = httpx.AsyncClient(base_url=url, timeout=REQUEST_TIMEOUT_S)
+        self._client = httpx.AsyncClient(base_url=url, timeout=REQUEST_TIMEOUT_S, verify=trusted())
 
     async def close(self) -> None:
         await self._client.aclose()

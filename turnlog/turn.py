@@ -21,6 +21,8 @@ class Invocation:
     """Seconds that it may take in all; None: no limit but the watchdog's."""
     streamed: bool = False
     """Whether the caller follows the answer as it grows."""
+    data: dict[str, Any] = field(default_factory=dict)
+    """The input beside the turn's `text`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Turn:
     run_epoch: int | None = None
     """1 for the first owner, +1 each time the run moved."""
     invocation: Invocation | None = None
-    """Set when a program invoked the agent: `data["data"]` is then the input beside the text, if there is any."""
+    """Set when a program invoked the agent."""
     answers: str | None = None
     """Id of the question that it answers, where the server says so."""
     cancelled: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
@@ -82,18 +84,18 @@ def turn_in(conversation: str, frame: Frame, earlier: Sequence[Frame] = ()) -> T
         reply_to=_string(_object(frame.get("replyTo")).get("id")),
         run=_string(frame.get("run")),
         run_epoch=_integer(frame.get("runEpoch")),
-        invocation=_invocation_of(frame.get("invocation")),
+        invocation=_invocation_of(frame.get("invocation"), data),
         answers=_string(frame.get("answers")),
         resume=resume_in(frame, earlier),
         raw=frame,
     )
 
 
-def _invocation_of(value: object) -> Invocation | None:
+def _invocation_of(value: object, data: Frame) -> Invocation | None:
     if not isinstance(value, dict) or not isinstance(value.get("id"), str):
         return None
     ms = _integer(value.get("deadlineMs"))
-    return Invocation(value["id"], ms / 1000 if ms else None, value.get("streamed") is True)
+    return Invocation(value["id"], ms / 1000 if ms else None, value.get("streamed") is True, _object(data.get("input")))
 
 
 def _text_of(data: Frame) -> str:

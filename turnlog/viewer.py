@@ -95,7 +95,7 @@ class Frames:
         try:
             if self._bytes is None:
                 self._response = await self._connect(self._seen)
-                await _check(self._response)
+                await check(self._response)
                 self._bytes = self._response.aiter_bytes()
             self._ready.extend(self._parser.feed(await anext(self._bytes)))
             return
@@ -175,7 +175,8 @@ def _role(frame: Frame) -> str:
     return role if isinstance(role, str) else str(frame.get("from", "bot"))
 
 
-async def _check(response: httpx.Response) -> None:
+async def check(response: httpx.Response) -> None:
+    """Raises the typed error of an event stream that was refused."""
     if response.is_success:
         return
     await response.aread()

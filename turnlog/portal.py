@@ -1,0 +1,55 @@
+"""For callers without an event loop: one that runs in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Portal:
+    """An event loop in a daemon thread, started by its first use."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns or raises. Interrupted, it cancels `work` and lets it end."""
+        with self._lock:
+            if self._thread is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._serve, args=(self._loop,), name="turnlog", daemon=True)
+                self._thread.start()
+            loop = self._loop
+        if loop is None or threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("a call that blocks was made in the event loop that has to serve it: await it instead")
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise
+        except BaseException:
+            future.cancel()  # of `work`'s own error nothing is left to cancel; of an interrupt, everything
+            raise
+
+    def close(self) -> None:
+        """End the thread; nothing may be running in it."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
