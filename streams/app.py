@@ -11,7 +11,6 @@ This module is the only wiring of the process.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import secrets
@@ -21,11 +20,10 @@ from typing import Any, cast
 
 import faust
 import structlog
-from aiokafka.admin import AIOKafkaAdminClient
 from faust.app.base import BootStrategy
 from yarl import URL
 
-from streams.fence.migrate import verify as verify_tables
+from streams.deployment import joined
 from streams.logs import configure_logs
 from streams.projector.driver import CommittedTransport
 from streams.projector.journal import KafkaJournal
@@ -39,7 +37,6 @@ from streams.runtime.health import HealthServer
 from streams.runtime.registry import open_codec
 from streams.settings import Settings, load_settings
 from streams.topics import Topics
-from streams.topics import verify as verify_topics
 
 log = structlog.get_logger(__name__)
 
@@ -81,9 +78,8 @@ class ProjectorApp(faust.App):
         return await self.writer.assigned(partitions)
 
     async def on_start(self) -> None:
-        """Refuse to start on tables or topics that are not this release's: faust would wait in silence."""
-        await asyncio.to_thread(verify_tables, self.settings.postgres)
-        await _verify_topics(self.settings, self.topics_read)
+        """Wait for the servers; refuse tables or topics that are not this release's. faust would wait in silence."""
+        await joined(self.settings)
         self.metrics_url = self.health.start(self.settings.host, self.settings.metrics_port)
         await super().on_start()
 
@@ -183,15 +179,6 @@ def run(settings: Settings, *, on_ready: OnReady) -> None:
     """Run one projector until SIGTERM or SIGINT, as `faust -A streams.app worker` does; ends by `SystemExit`."""
     configure_logs(settings.log_format)
     ProjectorWorker(create(settings, on_ready)).execute_from_commandline()
-
-
-async def _verify_topics(settings: Settings, topics: Topics) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka, request_timeout_ms=settings.request_timeout_ms)
-    await admin.start()
-    try:
-        await verify_topics(admin, topics)
-    finally:
-        await admin.close()
 
 
 def _print_ready(document: Mapping[str, Any]) -> None:

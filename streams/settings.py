@@ -83,6 +83,7 @@ class Settings(BaseSettings):
     idle_conversations_max: int = Field(250_000, ge=0, description="idle conversations a worker keeps in memory")
     transaction_timeout_ms: Milliseconds = Field(10_000, description="the broker aborts a transaction open for so long")
     request_timeout_ms: Milliseconds = Field(5_000, description="longest wait for an answer of Kafka")
+    start_wait_ms: int = Field(60_000, ge=0, description="a process that starts waits so long for Kafka and PostgreSQL")
     commit_wait_ms: Milliseconds = Field(5_000, description="a POST waits so long for its commit, then answers 503")
     token_ttl_s: int = Field(1_800, ge=1, le=7 * 24 * 60 * 60, description="lifetime of an access token, seconds")
     canary_every_s: int = Field(300, ge=0, description="projectors run the fence's canary so often, seconds; 0: never")

@@ -24,15 +24,13 @@ from typing import Any
 
 import structlog
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 from mode import Service
 
+from streams.deployment import joined
 from streams.fence.checkpoint import PostgresCheckpoints
 from streams.fence.heartbeat import Heartbeat
 from streams.fence.lease import PostgresLeases
-from streams.fence.migrate import verify as verify_tables
 from streams.fence.port import FenceUnavailable, Lease
-from streams.fence.topics import kept_topics
 from streams.logs import configure_logs
 from streams.runtime.balancer import Balancer
 from streams.runtime.commit import DeadLetters
@@ -52,8 +50,7 @@ from streams.runtime.ports import Limits, Ports
 from streams.runtime.registry import open_codec
 from streams.runtime.watch import Reach, Watch
 from streams.settings import Settings
-from streams.topics import Topics, identities, require_same
-from streams.topics import verify as verify_topics
+from streams.topics import Topics
 
 log = structlog.get_logger(__name__)
 
@@ -236,20 +233,18 @@ def limits_of(settings: Settings) -> Limits:
 def run(settings: Settings, *, on_ready: OnReady) -> None:
     """Run one worker until SIGTERM or SIGINT, and drain it; a second one ends it at once with `KeyboardInterrupt`.
 
-    `on_ready` gets {id, pid, metrics} once its first partitions run. Raises `TopicsError`, `SchemaMismatch` or what
-    Kafka's and Postgres's clients raise when they cannot be reached at the start.
+    `on_ready` gets {id, pid, metrics} once its first partitions run. Raises what `streams.deployment.joined` does.
     """
     import uvloop  # noqa: PLC0415 -- not to be had on Windows, where only this function cannot run
 
     configure_logs(settings.log_format)
-    verify_tables(settings.postgres)
     if not uvloop.run(serve(settings, on_ready=on_ready)):
         raise KeyboardInterrupt
 
 
 async def serve(settings: Settings, *, on_ready: OnReady) -> bool:
     """`run`, in the running event loop; whether it was drained."""
-    partitions = await _verified_partitions(settings)
+    partitions = await joined(settings)
     worker = Worker(settings, partitions)
     asked, urgent = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -286,16 +281,3 @@ async def _first(*waits: Any) -> None:
     await asyncio.gather(*rest, return_exceptions=True)
     for task in done:
         task.result()
-
-
-async def _verified_partitions(settings: Settings) -> int:
-    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka, request_timeout_ms=settings.request_timeout_ms)
-    await admin.start()
-    try:
-        topics = Topics(settings.namespace)
-        count = await verify_topics(admin, topics)
-        found = await identities(admin, topics)
-    finally:
-        await admin.close()
-    require_same(await asyncio.to_thread(kept_topics, settings.postgres, found), found)
-    return count

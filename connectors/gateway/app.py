@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
-from aiokafka.admin import AIOKafkaAdminClient
 
 from connectors.gateway.directory import PostgresStore
 from connectors.gateway.gateway import Gateway
 from connectors.gateway.intake import KafkaIntake
 from connectors.gateway.read_model import PostgresReadModel
-from connectors.gateway.server import listen, server, until_listening
+from connectors.gateway.server import Front, listen, server, until_listening
 from connectors.gateway.tail import Scan, Tail
+from streams.deployment import Awaited, joined
 from streams.logs import configure_logs
 from streams.runtime.registry import open_codec
 from streams.settings import Settings
-from streams.topics import Topics, verify
+from streams.topics import Topics
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +31,7 @@ def run(settings: Settings, *, host: str, port: int, on_ready: OnReady) -> None:
     """Run one gateway until SIGTERM or SIGINT, which drain it; a second one ends it at once.
 
     `on_ready` gets {id, pid, url} once the journal's tail is caught up. Raises `OSError` for a port that is taken,
-    `TopicsError` for topics that are not there, `Unavailable` when Kafka or Postgres cannot be reached at the start.
+    what `streams.deployment.joined` raises, and `Unavailable` when Kafka or Postgres cannot be reached just after it.
     """
     import uvloop  # noqa: PLC0415 -- not to be had on Windows, where only this function cannot run
 
@@ -67,10 +67,23 @@ class Process:
         self._urgent = urgent
         self._topics = Topics(settings.namespace)
         self._codec = open_codec(settings.schema_registry, self._topics)
+        self._awaited = Awaited()
+        self._front = Front(self._awaited.page)
+        self._web = server(self._front)
 
     async def run(self, listener: Any, host: str, on_ready: OnReady) -> None:
         """Start, serve, drain. An error of any part ends it all."""
-        partitions = await self._partitions()
+        serving = asyncio.create_task(self._web.serve(sockets=[listener]), name="web")
+        try:
+            joining = asyncio.create_task(joined(self._settings, self._awaited))
+            await self._until(joining, self._asked.wait(), [serving])
+            if joining.done():
+                await self._serve(joining.result(), serving, _url(listener, host), on_ready)
+        finally:
+            await self._end([serving])
+        log.info("gateway stopped")
+
+    async def _serve(self, partitions: int, serving: asyncio.Task[Any], url: str, on_ready: OnReady) -> None:
         intake = KafkaIntake(self._settings, self._topics, self._codec, partitions)
         read_model = PostgresReadModel(self._settings.postgres)
         store = PostgresStore(self._settings)
@@ -84,31 +97,33 @@ class Process:
             )
             tail.apply, tail.on_garbage = gateway.hub.apply, gateway.metrics.garbage.inc
             await gateway.directory.start()
-            web = server(gateway)
+            self._front.open(gateway)
             parts = [
+                serving,
                 asyncio.create_task(gateway.run(), name="gateway"),
                 asyncio.create_task(tail.run(), name="tail"),
-                asyncio.create_task(web.serve(sockets=[listener]), name="web"),
             ]
             try:
                 await self._until(tail.caught_up.wait(), self._asked.wait(), parts)
                 if not self._asked.is_set():
-                    await until_listening(web)
-                    self._ready(gateway, _url(listener, host), on_ready)
+                    await until_listening(self._web)
+                    self._ready(gateway, url, on_ready)
                     await self._until(self._asked.wait(), None, parts)
                 log.info("gateway draining")
                 await self._until(gateway.drain(), self._urgent.wait(), parts)
             finally:
-                web.should_exit = True
-                web.force_exit = True
-                for part in parts:
-                    part.cancel()
-                await asyncio.gather(*parts, return_exceptions=True)
+                await self._end(parts)
         finally:
             await intake.close()
             await read_model.close()
             await store.close()
-        log.info("gateway stopped")
+
+    async def _end(self, parts: Sequence[asyncio.Task[Any]]) -> None:
+        self._web.should_exit = True
+        self._web.force_exit = True
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
 
     def _ready(self, gateway: Gateway, url: str, on_ready: OnReady) -> None:
         gateway.ready()
@@ -129,16 +144,6 @@ class Process:
         ended = [task.get_name() for task in parts if task in done]
         if ended:
             raise RuntimeError(f"the gateway's {', '.join(ended)} ended by itself")
-
-    async def _partitions(self) -> int:
-        admin = AIOKafkaAdminClient(
-            bootstrap_servers=self._settings.kafka, request_timeout_ms=self._settings.request_timeout_ms
-        )
-        await admin.start()
-        try:
-            return await verify(admin, self._topics)
-        finally:
-            await admin.close()
 
 
 def _url(listener: Any, host: str) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 from starlette.routing import WebSocketRoute
-from starlette.websockets import WebSocket
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketClose
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
@@ -20,6 +22,7 @@ from connectors.gateway import operate, rest, sse, tenant
 from connectors.gateway.connection import ABORT_EXTENSION
 from connectors.gateway.handshake import serve_socket
 from connectors.gateway.http import http_exception
+from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.limits import HARD_CAP_BYTES
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ SOCKET_PATH = "/socket/converger/v1"
 PING_S = 20.0
 BACKLOG = 2_048
 SHUTDOWN_S = 3
+STARTING_RETRY_MS = 1_000
 # A request's headers are one packet; who takes longer is no client.
 HEADERS_S = 10.0
 
@@ -93,8 +97,36 @@ class Server(uvicorn.Server):
         yield
 
 
+class Front:
+    """The ASGI application from the first moment on: until the gateway is there, it says what is waited for."""
+
+    def __init__(self, waiting: Callable[[], tuple[bool, dict[str, Any]]]) -> None:
+        """`waiting`: what `/readyz` answers until `open`, from any thread."""
+        self._waiting = waiting
+        self._app: Starlette | None = None
+
+    def open(self, gateway: Gateway) -> None:
+        """From here on the gateway answers."""
+        self._app = application(gateway)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if self._app is not None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await WebSocketClose(code=1013)(scope, receive, send)
+        else:
+            _, document = self._waiting()
+            status = 200 if scope["path"] == "/healthz" else 503
+            if scope["path"] not in {"/healthz", "/readyz"}:
+                error = ProtocolError("unavailable", "the gateway is starting", retry_after_ms=STARTING_RETRY_MS)
+                document = error.body("")
+            headers = {"retry-after": str(STARTING_RETRY_MS // 1000)} if status == 503 else None
+            await JSONResponse(document, status, headers)(scope, receive, send)
+
+
 def application(gateway: Gateway) -> Starlette:
-    """The ASGI application."""
+    """The ASGI application of a gateway that is there."""
 
     async def endpoint(websocket: WebSocket) -> None:
         await serve_socket(gateway, websocket)
@@ -124,10 +156,10 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def server(gateway: Gateway) -> Server:
-    """A server for the gateway; `serve(sockets=[…])` runs it until `should_exit`."""
+def server(app: ASGIApp) -> Server:
+    """A server for the application; `serve(sockets=[…])` runs it until `should_exit`."""
     config = uvicorn.Config(
-        application(gateway),
+        app,
         http=ImpatientProtocol,
         ws=AbortableProtocol,
         ws_max_size=HARD_CAP_BYTES,

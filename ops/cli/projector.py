@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,9 +18,6 @@ from ops.cli.common import (
     translated_failures,
 )
 from ops.cli.errors import COULD_NOT
-
-if TYPE_CHECKING:
-    from streams.settings import Settings
 
 
 def register(app: typer.Typer) -> None:
@@ -56,7 +52,12 @@ def projector(
 
         hold_on_to_parent()
     with translated_failures(quiet=False):
-        asyncio.run(_require_servers(settings))
+        # Here, and not only in the app: faust says what is missing in many lines.
+        from streams.deployment import joined
+        from streams.logs import configure_logs
+
+        configure_logs(settings.log_format)
+        asyncio.run(joined(settings))
     from faust.cli.faust import cli
 
     try:
@@ -64,12 +65,3 @@ def projector(
     except SystemExit as ended:
         # faust ends with 1 where it could not go on, which reads as "the answer is no" here.
         raise typer.Exit(COULD_NOT if ended.code else 0) from ended
-
-
-async def _require_servers(settings: Settings) -> None:
-    """Say clearly what is missing before faust starts, which says it in many lines."""
-    from ops.journal import partition_count
-    from streams.fence.migrate import verify
-
-    await asyncio.to_thread(verify, settings.postgres)
-    await partition_count(settings)

@@ -34,7 +34,7 @@ from connectors.gateway.ports import (
 )
 from connectors.gateway.protocol.render import iso
 from connectors.gateway.recent import updated
-from connectors.gateway.server import listen, server, until_listening
+from connectors.gateway.server import application, listen, server, until_listening
 from streams.core.commands import Command, CommitBatch, GatewayBehind, GatewayExpired, OpenWriter, TimePassed
 from streams.core.events import (
     Entry,
@@ -467,7 +467,7 @@ async def serve(world: World, settings: Settings | None = None, *, ready: bool =
         gateway.hub.apply(number, journal.entries)
     world.gateways.append(gateway)
     listener = listen("127.0.0.1", 0)
-    web = server(gateway)
+    web = server(application(gateway))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     tasks = [asyncio.create_task(gateway.run()), asyncio.create_task(web.serve(sockets=[listener]))]
     await until_listening(web)
