@@ -69,7 +69,8 @@ def many(seeds: range, jobs: int, only: tuple[str, ...]) -> int:
     rate = report.seeds / max(report.seconds, 1e-9) * 60
     sys.stdout.write(
         f"{report.seeds} schedules, {report.failures} failed, {rate:,.0f} a minute: {report.virtual_s / 3600:.1f} "
-        f"simulated hours, {report.turns} turns, {report.takeovers} takeovers of runs, {report.fenced} frames fenced\n"
+        f"simulated hours, {report.turns} turns, {report.takeovers} takeovers of runs, {report.fenced} frames fenced, "
+        f"struck before {len(report.struck)} lines\n"
     )
     return 1 if report.failures else 0
 

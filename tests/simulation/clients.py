@@ -18,7 +18,7 @@ from aiokafka.errors import InvalidProducerEpoch, KafkaConnectionError, KafkaErr
 from streams.fence.port import Fenced
 from streams.runtime.hanging import OpenTransaction, Outcome
 from streams.runtime.kafka import Doubt, KafkaUnavailable
-from tests.simulation.cluster import Cluster, Fate, LogRecord, Name, NewRecord, Sender
+from tests.simulation.cluster import Cluster, Fate, LogRecord, Name, NewRecord
 from tests.simulation.loop import current
 from tests.simulation.network import Network, Reply, Reset
 
@@ -69,7 +69,6 @@ class SimProducer:
         self._added = False
         self._fenced: ProducerFenced | None = None
         self._closed = False
-        self._end_asked_at = 0.0
         # What `discard` reaches for.
         self._message_accumulator = SimpleNamespace(fail_all=self._fail_all, _pending_batches=(), _batches={})
         self._committing = False
@@ -117,7 +116,6 @@ class SimProducer:
             raise self._fenced
         if self._added:
             self._network.reached("end")
-            self._end_asked_at = asyncio.get_running_loop().time()
             self._committing = True
             while self._committing:
                 await self._sender._do_txn_commit(True)  # noqa: FBT003
@@ -126,7 +124,7 @@ class SimProducer:
 
     async def _send_end(self, _: object) -> None:
         """One EndTxn; a broken connection is slept over, and the caller's to repeat."""
-        sender = Sender(current().name, self._end_asked_at)
+        sender = current().name
         try:
             await self._network.ask(
                 self._cluster.server, lambda reply: self._cluster.commit(self._name, self._epoch, sender, reply)
@@ -293,8 +291,7 @@ class SimConsumer:
         """Ask until there is an answer; one that does not come in time is asked for again."""
         while not self._closed:
             try:
-                async with asyncio.timeout(limit_s):
-                    return await self._network.ask(self._cluster.server, effect)
+                return await self._network.ask(self._cluster.server, effect, limit_s)
             except Reset:
                 await asyncio.sleep(RETRY_BACKOFF_S)
             except TimeoutError:
@@ -330,8 +327,7 @@ class SimTransactions:
             raise Doubt("no answer to the marker") from error
 
     async def _asked(self, effect: Callable[[Reply], None]) -> Any:
-        async with asyncio.timeout(self._limit_s):
-            return await self._network.ask(self._cluster.server, effect)
+        return await self._network.ask(self._cluster.server, effect, self._limit_s)
 
 
 def _looked_at(task: asyncio.Task[Any]) -> None:

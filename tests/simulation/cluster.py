@@ -91,14 +91,6 @@ class Transactional:
     """Of its transactions, so that a time-out knows its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
-    """Whose request it is, and when it was first sent."""
-
-    process: str
-    at: float
-
-
 class Cluster:
     """One broker's worth of it."""
 
@@ -123,7 +115,7 @@ class Cluster:
         self.forgets_marker = False
         """The next transaction that ends leaves its markers out (decision 12)."""
         self.on_commit: Callable[[int], None] = lambda partition: None
-        self.before_end: Callable[[str, Sender], None] = lambda transactional_id, sender: None
+        self.before_end: Callable[[str, str], None] = lambda transactional_id, sender: None
         self._ids: dict[str, Transactional] = defaultdict(Transactional)
         self._loop = loop
         self._random = random
@@ -187,7 +179,7 @@ class Cluster:
         self._settle(where)
         reply((offset, stored[0].timestamp))
 
-    def commit(self, name: str, epoch: int, sender: Sender, reply: Reply) -> None:
+    def commit(self, name: str, epoch: int, sender: str, reply: Reply) -> None:
         """EndTxn, which `breaks_at_end` delays: its sender learns only that the connection broke."""
         if self.breaks_at_end and self._random.random() < 1 / 3:
             late = self._random.random() * self.LATE_END_S
@@ -196,7 +188,7 @@ class Cluster:
         else:
             self._commit(name, epoch, sender, reply)
 
-    def _commit(self, name: str, epoch: int, sender: Sender, reply: Reply) -> None:
+    def _commit(self, name: str, epoch: int, sender: str, reply: Reply) -> None:
         """Of whatever is open by now. (The runtime aborts nothing by itself: the next writer does.)"""
         state = self._ids[name]
         if state.epoch != epoch:

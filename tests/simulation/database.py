@@ -58,6 +58,9 @@ class Database:
         """Workers whose session was ended, and that have not been back."""
         self.ended_at: dict[str, float] = {}
         """When a worker's session was ended last, alone."""
+        self.allowed_at: dict[tuple[str, int], float] = {}
+        """When a worker was last told by its clock that it may write to a partition."""
+        self.handed_back_at: dict[tuple[str, int], float] = {}
         self.after_call: Callable[[], None] = lambda: None
         self.on_take: Callable[[int, int], None] = lambda partition, writer_epoch: None
         self.on_close: Callable[[str], None] = lambda worker: None
@@ -83,9 +86,8 @@ class Database:
             reply(value)
 
         try:
-            async with asyncio.timeout(limit_s):
-                answer: T = await self._network.ask(self.server, arrive)
-                return answer
+            answer: T = await self._network.ask(self.server, arrive, limit_s)
+            return answer
         except (Reset, TimeoutError) as error:
             raise FenceUnavailable(f"Postgres did not answer: {error}") from error
 
@@ -182,6 +184,7 @@ class SimLeases:
         await self._call(lambda: self._memory.confirm(lease))
 
     async def hand_back(self, lease: Lease) -> None:
+        self._database.handed_back_at[self._worker, lease.partition] = asyncio.get_running_loop().time()
         await self._call(lambda: self._memory.hand_back(lease))
 
     async def set_draining(self) -> None:
@@ -298,6 +301,12 @@ class SimHeartbeat(Heartbeat):
     async def beat(self) -> None:
         """What the thread does."""
         await self._beat_until_stopped()
+
+    def may_write(self, lease: Lease) -> bool:
+        may = super().may_write(lease)
+        if may:
+            self._database.allowed_at[self._worker, lease.partition] = self._worker_loop.time()
+        return may
 
     async def stop(self) -> None:
         self._stop_asked.set()

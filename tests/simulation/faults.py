@@ -23,6 +23,8 @@ from tests.simulation.workers import Worker
 
 FUSE_MOST = 40
 AMBUSH_FUSE_MOST = 12
+LINES_MOST = 30
+"""Of the product's coroutines; a step of a worker has ten or so."""
 STEPS = ("init", "take", "confirm", "produce", "end", "save")
 """Of the protocols with Kafka and Postgres."""
 HOUR_MS = 3_600_000
@@ -139,10 +141,11 @@ class Director:
         alive = [gateway for gateway in self._cast.gateways if gateway.alive]
         return self._random.choice(alive) if alive else None
 
-    def _light(self, process: object, effect: Callable[[], None]) -> None:
-        """Strike between two of its steps, drawn."""
-        process.on_fuse = effect  # type: ignore[attr-defined]
-        process.fuse = self._random.randint(0, FUSE_MOST)  # type: ignore[attr-defined]
+    def _light(self, process: Process, effect: Callable[[], None], steps_most: int = FUSE_MOST) -> None:
+        """Strike between two of its steps, drawn, or before a line of one of them."""
+        draw = self._random.randint
+        lines = draw(1, LINES_MOST) if self._random.random() < 0.5 else 0
+        process.light(draw(0, steps_most), lines, effect)
 
     def _new_worker(self) -> None:
         worker = self._cast.new_worker()
@@ -188,8 +191,7 @@ class Director:
         def struck(process: Process) -> None:
             worker = next((each for each in self._cast.workers if each.process is process and each.alive), None)
             if worker is not None and self._loop.now < self._heal_at:
-                process.on_fuse = lambda: strike(worker)
-                process.fuse = self._random.randint(0, AMBUSH_FUSE_MOST)
+                self._light(process, lambda: strike(worker), AMBUSH_FUSE_MOST)
 
         self._place.trace(f"whoever comes to {step} next …")
         self._place.ambush(step, struck)
@@ -231,7 +233,7 @@ class Director:
             for wait, agent in zip(waits, orphans, strict=False):
                 self._loop.later(respawn + wait, self._reconnect, agent)
 
-        self._light(gateway.process, strike)
+        gateway.process.light(self._random.randint(0, FUSE_MOST), 0, strike)
 
     def _pause_gateway(self) -> None:
         gateway = self._gateway()
@@ -244,7 +246,7 @@ class Director:
             self._loop.pause(gateway.process)
             self._until_heal(length, self._loop.resume, gateway.process)
 
-        self._light(gateway.process, strike)
+        gateway.process.light(self._random.randint(0, FUSE_MOST), 0, strike)
 
     def _disconnect_agent(self) -> None:
         agent = self._random.choice(self._cast.agents)

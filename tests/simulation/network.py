@@ -21,7 +21,6 @@ class Reset(Exception):
 
 
 Reply = Callable[[Any], None]
-LOST = float("inf")
 
 
 @dataclass(slots=True)
@@ -85,41 +84,72 @@ class Network:
         for arrival in waiting:
             arrival()
 
-    def ask(self, server: Server, effect: Callable[[Reply], None]) -> asyncio.Future[Any]:
+    def ask(self, server: Server, effect: Callable[[Reply], None], limit_s: float | None = None) -> asyncio.Future[Any]:
         """Send a request. `effect` runs at the server and gives the answer, or an exception, to its argument, now or
-        later. The future never completes when a message is lost; it raises `Reset` when the connection breaks."""
-        sender = current()
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        link = self.links.get((sender.name, server.name), CALM)
-        pace = self.paces.get(server.name, 1.0)
-
-        def reply(value: Any) -> None:
-            back = self.links.get((sender.name, server.name), CALM)
-            delay = LOST if back.lose_answers else self._delay(back) * pace
-            if delay < LOST:
-                self._loop.later(delay, _complete, answer, value)
-
-        def arrive() -> None:
-            if server.stalls:
-                server.waiting.append(arrive)
-            elif server.down:
-                reply(Reset(f"{server.name} is down"))
-            else:
-                effect(reply)
-
+        later. The future raises `Reset` when the connection breaks, and `TimeoutError` when there is no answer within
+        the limit; without a limit it never completes when a message is lost."""
+        process = current()
+        sender = process.name
+        answer: asyncio.Future[Any] = asyncio.Future(loop=self._loop)
+        if process.dead:
+            return answer  # it is on its way out of the step in which it was killed
+        link = self.links.get((sender, server.name), CALM)
+        if limit_s is not None:
+            self._loop.later(limit_s, _expire, answer)
         if link.breaks and self._random.random() < link.breaks:
-            self._loop.later(self._delay(CALM), _complete, answer, Reset("the connection broke"))
+            self._loop.later(self.delay(CALM), _complete, answer, Reset("the connection broke"))
             if self._random.random() < 0.5:
                 return answer
         if not link.lose_requests:
-            self._loop.later(self._delay(link) * pace, arrive)
+            delay = self.delay(link) * self.paces.get(server.name, 1.0)
+            self._loop.later(delay, _Request(self, sender, server, effect, answer).arrive)
         return answer
 
-    def _delay(self, link: Link) -> float:
+    def answer(self, sender: str, server: Server, answer: asyncio.Future[Any], value: Any) -> None:
+        """Send it on its way back."""
+        link = self.links.get((sender, server.name), CALM)
+        if not link.lose_answers:
+            delay = self.delay(link) * self.paces.get(server.name, 1.0)
+            self._loop.later(delay, _complete, answer, value)
+
+    def delay(self, link: Link) -> float:
+        """Of one message."""
         draw = self._random.random
         if link.hangs and draw() < link.hangs:
             return draw() * self.HANG_S
         return draw() * self.LATENCY_S * link.slow
+
+
+class _Request:
+    """On its way to a server. (A class: closures that know each other would be left to the garbage collector.)"""
+
+    __slots__ = ("_answer", "_effect", "_network", "_sender", "_server")
+
+    def __init__(
+        self,
+        network: Network,
+        sender: str,
+        server: Server,
+        effect: Callable[[Reply], None],
+        answer: asyncio.Future[Any],
+    ) -> None:
+        self._network, self._sender, self._server, self._effect, self._answer = network, sender, server, effect, answer
+
+    def arrive(self) -> None:
+        if self._server.stalls:
+            self._server.waiting.append(self.arrive)
+        elif self._server.down:
+            self._reply(Reset(f"{self._server.name} is down"))
+        else:
+            self._effect(self._reply)
+
+    def _reply(self, value: Any) -> None:
+        self._network.answer(self._sender, self._server, self._answer, value)
+
+
+def _expire(answer: asyncio.Future[Any]) -> None:
+    if not answer.done():
+        _complete(answer, TimeoutError())
 
 
 def _complete(answer: asyncio.Future[Any], value: Any) -> None:

@@ -25,7 +25,7 @@ from streams.core.events import (
 from streams.fence.port import Checkpoint
 from streams.runtime.records import Reason
 from streams.runtime.signals import Heartbeat, Tick
-from tests.simulation.cluster import LogRecord, Sender
+from tests.simulation.cluster import LogRecord
 from tests.simulation.place import Place
 
 TICK_MOST_S = 2.0
@@ -55,21 +55,27 @@ class Watch:
         arrive."""
         self._dead.add(worker)
 
-    def _commits(self, transactional_id: str, sender: Sender) -> None:
-        """A worker commits under a live lease only: its deadline leaves a margin for a commit that is under way."""
+    def _commits(self, transactional_id: str, sender: str) -> None:
+        """A worker commits under a live lease only: its deadline leaves a margin for a commit that is under way.
+
+        One that was stopped since it last looked at its clock is past that: what it sends then, Kafka has to refuse.
+        """
         place = self._place
-        now = place.loop.now
-        if sender.process in self._dead or now - sender.at > self._margin_s:
-            return
-        if now - place.database.restored_at < self._ttl_s:
-            return  # the store lost what it had promised
-        if now - place.database.ended_at.get(sender.process, float("-inf")) < self._ttl_s:
-            return  # others take it for dead, and it has not heard of that
+        now, database = place.loop.now, place.database
         partition = int(transactional_id.rpartition("-")[2])
-        row = place.database.row_of(partition)
-        if row is None or row.owner != sender.process:
+        allowed_at = database.allowed_at.get((sender, partition), 0.0)
+        if sender in self._dead or now - allowed_at > self._margin_s:
+            return
+        if allowed_at < database.handed_back_at.get((sender, partition), 0.0):
+            return  # it was late; whoever comes next begins with a new epoch
+        if now - database.restored_at < self._ttl_s:
+            return  # the store lost what it had promised
+        if now - database.ended_at.get(sender, float("-inf")) < self._ttl_s:
+            return  # others take it for dead, and it has not heard of that
+        row = database.row_of(partition)
+        if row is None or row.owner != sender:
             holder = "nobody" if row is None else row.owner
-            place.broken(f"{sender.process} commits to partition {partition}, whose lease {holder} has")
+            place.broken(f"{sender} commits to partition {partition}, whose lease {holder} has")
 
     def _took(self, partition: int, writer_epoch: int) -> None:
         self._taken[partition] = max(self._taken.get(partition, 0), writer_epoch)

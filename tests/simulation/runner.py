@@ -29,6 +29,8 @@ class Report:
     fenced: int = 0
     virtual_s: float = 0.0
     seconds: float = 0.0
+    struck: set[str] = field(default_factory=set)
+    """Lines of the product before which a process was killed or paused."""
     failed: list[Outcome] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
@@ -38,6 +40,7 @@ class Report:
         self.takeovers += outcome.tally.takeovers
         self.fenced += outcome.tally.fenced
         self.virtual_s += outcome.virtual_s
+        self.struck.update(outcome.struck)
         if outcome.violations:
             self.failures += 1
             self.failed = sorted([*self.failed, outcome], key=_seed_of)[:FAILURES_KEPT]

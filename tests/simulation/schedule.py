@@ -44,6 +44,8 @@ class Outcome:
     tally: Tally
     virtual_s: float
     steps: int
+    struck: tuple[str, ...]
+    """Lines of the product before which, within a step, a process was killed or paused."""
 
     def without_trace(self) -> Outcome:
         """For those that nobody has to look at."""
@@ -137,6 +139,7 @@ class Schedule:
             tally,
             place.loop.now,
             place.loop.steps,
+            tuple(place.loop.struck),
         )
 
     def _play(self) -> None:
@@ -239,13 +242,19 @@ def run_seed(seed: int, only: tuple[str, ...] = ()) -> Outcome:
     """Run one schedule. `only`: the kinds of faults to draw from; none: the seed chooses."""
     collecting = gc.isenabled()
     gc.disable()  # what it would find, and when, depends on what ran before
+    ran, struck = next(_ran), False
+    if ran == 1:
+        gc.collect()
+        gc.freeze()  # modules and what they hold need not be looked at again
     with warnings.catch_warnings():
         # What a killed process had made and not begun.
         warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
         try:
-            return Schedule(seed, only).run()
+            outcome = Schedule(seed, only).run()
+            struck = bool(outcome.struck)
+            return outcome
         finally:
-            if next(_ran) % COLLECT_EVERY == 0:
+            if struck or ran % COLLECT_EVERY == 0:  # what a step that was unwound had made is to be warned of in here
                 gc.collect()
             if collecting:
                 gc.enable()

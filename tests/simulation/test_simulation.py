@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from aiokafka.errors import ProducerFenced
 
-from tests.simulation.cluster import Cluster, Fate, Sender
+from streams.runtime.kafka import closed
+from tests.simulation.cluster import Cluster, Fate
 from tests.simulation.loop import SimLoop
 from tests.simulation.place import CODEC
 from tests.simulation.runner import command_for, run_many, told
@@ -45,6 +48,16 @@ def test_a_seed_is_the_same_schedule_everywhere_and_always() -> None:
     assert f"digest {first.digest}" in elsewhere.stdout
 
 
+def test_workers_die_and_stop_in_the_middle_of_steps_too() -> None:
+    """On many lines: a simulation that strikes at a few places shows little."""
+    lines: set[str] = set()
+    for seed in range(20):
+        outcome = run_seed(seed, ("kill at", "pause at", "kill worker", "pause worker"))
+        assert not outcome.violations, told(outcome)
+        lines.update(outcome.struck)
+    assert len(lines) > 10
+
+
 def test_another_seed_is_another_schedule() -> None:
     assert run_seed(1).digest != run_seed(2).digest
 
@@ -71,6 +84,42 @@ def test_a_killed_process_makes_no_step_and_a_paused_one_makes_them_later() -> N
     loop.dispose()
 
 
+@pytest.mark.parametrize("stop", [SimLoop.kill, SimLoop.pause])
+def test_a_step_is_struck_between_any_two_of_its_lines_though_nothing_in_it_waits(stop: Any) -> None:
+    done_by_then: set[int] = set()
+    for lines in range(1, 12):
+        loop = SimLoop.seeded(Random(1))
+        process, others = loop.process("struck"), loop.process("other")
+        things = [_Thing(loop) for _ in range(3)]
+        loop.spawn(process, closed(*things))
+        process.light(0, lines, partial(stop, loop, process))
+        others_done = loop.spawn(others, _after(loop, 0.5))
+        loop.later(1.0, loop.resume, process)
+        loop.run(0.9, others_done.done)
+        done_by_then.add(sum(thing.closed_at == 0.0 for thing in things))
+        loop.run(5.0, lambda: False)
+        later = [thing.closed_at for thing in things if thing.closed_at != 0.0]
+        assert later == [None if stop is SimLoop.kill else 1.0] * len(later)
+        assert not loop.errors
+        loop.dispose()
+    assert done_by_then == {0, 1, 2, 3}
+
+
+class _Thing:
+    """Can be closed at once."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.closed_at: float | None = None
+        self._loop = loop
+
+    async def close(self) -> None:
+        self.closed_at = self._loop.now
+
+
+async def _after(loop: SimLoop, seconds: float) -> None:
+    await _sleep(loop, seconds)
+
+
 def _sleep(loop: SimLoop, seconds: float) -> Any:
     done = loop.create_future()
     loop.call_later(seconds, done.set_result, None)
@@ -87,8 +136,8 @@ def test_a_late_end_of_one_transaction_commits_the_open_half_of_the_next() -> No
         cluster.add_partitions("t-0", epoch, where, answers.append)
         cluster.produce("t-0", epoch, where, sequence, [(None, b"%d" % sequence, [])], answers.append)
         if sequence == 0:
-            cluster.commit("t-0", epoch, Sender("w", 0.0), answers.append)
-    cluster.commit("t-0", epoch, Sender("w", 0.0), answers.append)  # the first one's repeat, late
+            cluster.commit("t-0", epoch, "w", answers.append)
+    cluster.commit("t-0", epoch, "w", answers.append)  # the first one's repeat, late
     assert [record.value for record in cluster.committed(*where)] == [b"0", b"1"]
 
 
@@ -105,6 +154,6 @@ def test_a_new_epoch_aborts_what_is_open_and_refuses_what_comes_late() -> None:
     assert [record.fate for record in log.records] == [Fate.ABORTED, Fate.MARKER]
     assert log.stable_end == 2
     cluster.produce("t-0", old, where, 1, [(None, b"late", [])], answers.append)
-    cluster.commit("t-0", old, Sender("w", 0.0), answers.append)
+    cluster.commit("t-0", old, "w", answers.append)
     assert [type(answer) for answer in answers[-2:]] == [ProducerFenced, ProducerFenced]
     assert cluster.committed(*where) == []
