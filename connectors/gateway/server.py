@@ -24,6 +24,7 @@ from connectors.gateway.handshake import serve_socket
 from connectors.gateway.http import http_exception
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.limits import HARD_CAP_BYTES
+from connectors.web import page
 
 if TYPE_CHECKING:
     from websockets.http11 import Request
@@ -136,6 +137,7 @@ def application(gateway: Gateway) -> Starlette:
         *tenant.routes(gateway),
         *sse.routes(gateway),
         *operate.routes(gateway),
+        *page.routes(),
         WebSocketRoute(SOCKET_PATH, endpoint),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: http_exception})

@@ -20,6 +20,7 @@ from ops.cli import (
     canary,
     channel,
     chaos,
+    chat,
     conversation,
     demo,
     doctor,
@@ -70,7 +71,7 @@ def main(
     """Conversations between people and agents, as an ordered log: each turn answered by exactly one agent process."""
 
 
-for module in (up, demo, worker, gateway, projector, send, doctor, canary, chaos):
+for module in (up, demo, worker, gateway, projector, send, chat, doctor, canary, chaos):
     module.register(app)
 for noun in (channel, conversation, member, lease, topic, transaction, key, audit, bench, schema):
     app.add_typer(noun.app)

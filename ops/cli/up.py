@@ -73,7 +73,7 @@ async def _until_stopped(plan: StackPlan, output: Output) -> int:
     try:
         async with running(plan, progress) as stack:
             stop.ready(stack)
-            _announce(stack, plan, output)
+            _announce(stack, plan, output, await _chat(stack))
             failure = await _stopped_or_failed(stack, stop.asked)
     except asyncio.CancelledError:
         if not stop.asked.is_set():
@@ -120,15 +120,27 @@ async def _stopped_or_failed(stack: RunningStack, asked: asyncio.Event) -> str |
         failed.cancel()
 
 
-def _announce(stack: RunningStack, plan: StackPlan, output: Output) -> None:
+async def _chat(stack: RunningStack) -> str | None:
+    """A guest's link to the chat page, on the first channel of people; None: there is none."""
+    from ops.cli.chat import chat_link
+    from streams.core.routing import AGENT_KIND
+
+    for channel in stack.channels:
+        if channel.kind != AGENT_KIND:
+            return await chat_link(stack.gateway, channel.secret)
+    return None
+
+
+def _announce(stack: RunningStack, plan: StackPlan, output: Output, chat: str | None) -> None:
     if output is not Output.TABLE:
-        emit(stack.document())
+        emit(stack.document() | ({} if chat is None else {"chat": chat}))
         return
     document = stack.document()
     secrets = "\n".join(f"  channel   {c.id} ({c.kind}), secret {c.secret}" for c in stack.channels)
+    page = f"  chat      {chat}\n" if chat else ""
     kept = plan.data or "a temporary folder, removed at the end"
     typer.echo(
-        f"Turnlog is up.\n  gateway   {document['gateway']}   (API: {document['gateway']}/docs)\n{secrets}\n"
+        f"Turnlog is up.\n  gateway   {document['gateway']}   (API: {document['gateway']}/docs)\n{secrets}\n{page}"
         f"  kafka     {document['kafka']}\n  postgres  {document['postgres']}\n  data      {kept}\n"
         f"  logs      {document['logs']}\n\nIn another terminal:\n"
         f"  export TURNLOG_KAFKA={document['kafka']} TURNLOG_POSTGRES='{document['postgres']}'\n"
