@@ -71,12 +71,13 @@ def parse(name: str, text: str) -> Schema:
 
 
 def envelope_of(read: dict[str, Any]) -> dict[str, Any]:
-    """What fastavro read with `return_record_name`, the names left out but for the branch of the last field's union:
-    it names the records of every union, also of those that hold nothing but null and one record."""
-    last = next(reversed(read))
-    value = read[last]
-    if not isinstance(value, tuple):
+    """What fastavro read with `return_record_name`, the names left out but for the branch of the envelope's union: it
+    names the records of every union, also of those that hold nothing but null and one record."""
+    # The last one: only defaults of fields that the writer did not know are put behind it.
+    last = next((name for name in reversed(read) if isinstance(read[name], tuple)), None)
+    if last is None:
         return {name: _nameless(item) for name, item in read.items()}
+    value = read[last]
     return {
         **{name: _nameless(item) for name, item in read.items() if name != last},
         last: (value[0], _nameless(value[1])),

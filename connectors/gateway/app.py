@@ -13,6 +13,7 @@ import structlog
 from connectors.gateway.directory import PostgresStore
 from connectors.gateway.gateway import Gateway
 from connectors.gateway.intake import KafkaIntake
+from connectors.gateway.live_topic import LiveTopic
 from connectors.gateway.read_model import PostgresReadModel
 from connectors.gateway.server import Front, listen, server, until_listening
 from connectors.gateway.tail import Scan, Tail
@@ -92,9 +93,11 @@ class Process:
         try:
             await intake.start()
             tail = Tail(self._settings, journal, self._codec, partitions)
+            live = LiveTopic(self._settings, self._topics.live, self._codec, partitions)
             gateway = Gateway(
-                self._settings, intake=intake, read_model=read_model, scan=scan, horizon=tail, store=store
+                self._settings, intake=intake, read_model=read_model, scan=scan, horizon=tail, store=store, live=live
             )
+            live.heard, live.on_lost = gateway.live.heard, gateway.metrics.live_lost.inc
             tail.apply, tail.on_garbage = gateway.hub.apply, gateway.metrics.garbage.inc
             await gateway.directory.start()
             self._front.open(gateway)
@@ -102,6 +105,7 @@ class Process:
                 serving,
                 asyncio.create_task(gateway.run(), name="gateway"),
                 asyncio.create_task(tail.run(), name="tail"),
+                asyncio.create_task(live.run(), name="live topic"),
             ]
             try:
                 await self._until(tail.caught_up.wait(), self._asked.wait(), parts)

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from connectors.gateway.auth import Tokens
-from connectors.gateway.clock import PauseGuard
+from connectors.gateway.clock import PauseGuard, wall_ms
 from connectors.gateway.commands import Commands
 from connectors.gateway.connection import Connection
 from connectors.gateway.directory import Directory
 from connectors.gateway.history import History, Horizon, JournalScan
 from connectors.gateway.hub import Hub
+from connectors.gateway.live import Live, LivePort
 from connectors.gateway.membership import Membership
 from connectors.gateway.metrics import GatewayMetrics
 from connectors.gateway.ports import ConversationInfo, Intake, ReadModel, Store, Unavailable
@@ -86,6 +87,7 @@ class Gateway:
         scan: JournalScan,
         horizon: TailPort,
         store: Store,
+        live: LivePort,
     ) -> None:
         self.settings = settings
         self.metrics = GatewayMetrics()
@@ -99,6 +101,8 @@ class Gateway:
         )
         self.directory.on_document.append(self.membership.set_config)
         self.hub = Hub(self.recent, self.membership, self.metrics)
+        self.live = Live(self.hub, live, lambda: self.membership.incarnation)
+        self.hub.on_gateway_ended.append(self.live.gateway_ended)
         self.history = History(read_model, self.recent, scan, horizon, partition_of=self.partition_of)
         nonce, numbers = secrets.token_hex(6), count(1)
         self.mint: Callable[[], str] = lambda: f"{nonce}-{next(numbers)}"
@@ -208,10 +212,6 @@ class Gateway:
         self._end_agents("gateway_paused")
         return True
 
-    def relay(self, conversation_id: str, frame: bytes, sender: object) -> None:
-        """Show a transient frame to the conversation's viewers here, but its sender."""
-        self.hub.relay(conversation_id, frame, sender)
-
     def _agents(self) -> list[AgentConnection]:
         return [c for c in self._connections if isinstance(c, AgentConnection) and not c.ending]
 
@@ -247,6 +247,7 @@ class Gateway:
 
     def _incarnation_ended(self) -> None:
         self.metrics.incarnations.inc()
+        self.live.announce_all()
         self._end_agents("gateway_expired")
 
     def _end_agents(self, reason: str) -> None:
@@ -311,6 +312,7 @@ class Gateway:
             await asyncio.sleep(TICK_S)
             for connection in list(self._connections):
                 connection.tick()
+            self.live.tick(wall_ms())
 
     async def _reach(self) -> None:
         while True:

@@ -53,6 +53,12 @@ class AgentPort(Protocol):
     def tell(self, work: Callable[[AgentSession], Sequence[Action]]) -> None:
         """Do what `work` makes of the session. Never raises: a failure is the connection's own."""
 
+    def relay(self, conversation_id: str, frame: bytes) -> None:
+        """A transient frame of a conversation that it follows. Never raises."""
+
+    def serves(self, channel: str) -> bool:
+        """Whether what people of this channel do is its business."""
+
     def send_away(self, by: str, reason: str) -> None:
         """End it once its runs are over, or their time is: an operator wants it to get nothing new."""
 
@@ -80,6 +86,11 @@ class Hub:
         self._consumed: dict[int, int] = {}
         """Partition -> the offset in `frames` up to which the journal has all answers."""
         self._viewers: dict[str, dict[ViewerPort, None]] = {}
+        self._followers: dict[str, dict[AgentPort, None]] = {}
+        self.on_unwatched: list[Callable[[str], None]] = []
+        """Called with a conversation that nobody here watches or follows any more."""
+        self.on_gateway_ended: list[Callable[[str], None]] = []
+        """Called with a gateway's incarnation that a partition ended."""
         self._agents: dict[str, AgentPort] = {}
         self._runs: dict[str, str] = {}
         """Run to the member of this gateway that holds it."""
@@ -131,6 +142,29 @@ class Hub:
             viewers.pop(viewer, None)
             if not viewers:
                 del self._viewers[conversation_id]
+                self._if_unconcerned(conversation_id)
+
+    def follow(self, conversation_id: str, agent: AgentPort) -> None:
+        """Tell the agent what goes on there."""
+        self._followers.setdefault(conversation_id, {})[agent] = None
+
+    def unfollow(self, conversation_id: str, agent: AgentPort) -> None:
+        """Not any more. Safe to call twice."""
+        followers = self._followers.get(conversation_id)
+        if followers is not None:
+            followers.pop(agent, None)
+            if not followers:
+                del self._followers[conversation_id]
+                self._if_unconcerned(conversation_id)
+
+    def concerned(self, conversation_id: str) -> bool:
+        """Whether anybody here watches or follows it."""
+        return conversation_id in self._viewers or conversation_id in self._followers
+
+    def _if_unconcerned(self, conversation_id: str) -> None:
+        if not self.concerned(conversation_id):
+            for tell in self.on_unwatched:
+                tell(conversation_id)
 
     def connect(self, member: str, agent: AgentPort) -> None:
         """An agent's connection is there."""
@@ -142,11 +176,24 @@ class Hub:
             for run_id in [run for run, holder in self._runs.items() if holder == member]:
                 del self._runs[run_id]
 
-    def relay(self, conversation_id: str, frame: bytes, sender: object = None) -> None:
-        """Show a transient frame to all viewers of the conversation but its sender."""
-        for viewer in list(self._viewers.get(conversation_id, ())):
+    def relay(
+        self,
+        conversation_id: str,
+        frame: bytes,
+        sender: object = None,
+        *,
+        channel: str = "",
+        people: bool = True,
+        agents: bool = True,
+    ) -> None:
+        """Show a transient frame, of somebody of this channel, to all viewers of the conversation but its sender, and
+        to the agents that follow it and serve the channel."""
+        for viewer in list(self._viewers.get(conversation_id, ())) if people else ():
             if viewer is not sender:
                 viewer.relay(frame)
+        for agent in list(self._followers.get(conversation_id, ())) if agents else ():
+            if agent is not sender and agent.serves(channel):
+                agent.relay(conversation_id, frame)
 
     # ---------------------------------------------------------------------------------------------------- journal
     def apply(self, partition: int, entries: Sequence[Entry]) -> None:
@@ -174,7 +221,7 @@ class Hub:
             case MemberDraining():
                 self._draining(event)
             case GatewayEnded():
-                self._membership.gateway_ended(event)
+                self._gateway_ended(event)
             case BatchCommitted():
                 self._batch(partition, event)
             case _:
@@ -217,6 +264,11 @@ class Hub:
         agent = self._agents.get(event.member) if event.member is not None else None
         if agent is not None:
             agent.tell(lambda session: session.refused(event, wall_ms()))
+
+    def _gateway_ended(self, event: GatewayEnded) -> None:
+        self._membership.gateway_ended(event)
+        for tell in self.on_gateway_ended:
+            tell(event.gateway)
 
     def _joined(self, partition: int, event: MemberJoined) -> None:
         self._membership.member_joined(event.member, partition)

@@ -58,6 +58,11 @@ class GatewayMetrics:
             registry=self.registry,
         )
 
+        self.live_lost = Counter(
+            "turnlog_gateway_live_lost_total",
+            "Signals (typing, presence, receipts) that were not written for the other gateways.",
+            registry=self.registry,
+        )
         self.garbage = Counter(
             "turnlog_gateway_garbage_records_total",
             "Records in the journal that are no journal entries.",

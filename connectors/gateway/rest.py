@@ -12,11 +12,13 @@ from starlette.routing import Route
 
 from connectors.gateway import http
 from connectors.gateway.http import claims_of, conversation_id, json_body, json_response, optional
+from connectors.gateway.live import Speaker
 from connectors.gateway.protocol import limits, messages
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import MAX_ID, UserMessage, check_text, json_text
-from connectors.gateway.protocol.render import activity, encode
+from connectors.gateway.protocol.render import activity
 from connectors.gateway.protocol.session import Claims, Scope
+from streams.runtime.live import Typing
 
 if TYPE_CHECKING:
     from connectors.gateway.gateway import Gateway
@@ -122,8 +124,7 @@ async def post_activity(gateway: Gateway, request: Request) -> Response:
     sender = sender_of(claims, named)
     kind = optional(body, "type", str) or "message"
     if kind == "typing":
-        shown = {"type": "typing", "isTyping": True, "from": "user", "sender": {"id": sender, "role": "user"}}
-        gateway.relay(info.id, encode(shown), None)
+        gateway.live.announce(Speaker(sender, "user", info.channel), info.id, Typing(active=True), None)
         return json_response({"id": str(uuid4())}, 202)
     message = message_of(body, kind, key, metadata="channelData", reply_to="replyToId")
     command = gateway.commands.turn(info.id, claims, sender, message)

@@ -13,22 +13,25 @@ from starlette.websockets import WebSocket
 from connectors.gateway.clock import wall_ms
 from connectors.gateway.commands import unavailable
 from connectors.gateway.connection import Connection, Submit
+from connectors.gateway.live import Speaker
 from connectors.gateway.membership import Member, group_of
 from connectors.gateway.ports import Stored, Unavailable, Written
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.actions import (
     Action,
+    Announce,
     DrainMember,
     FetchRun,
     FetchTurn,
+    Follow,
     Load,
     LoadFor,
     LoadSuperseded,
     OpenConversation,
     OpenMember,
-    Relay,
     SubmitFrame,
     SubmitTurn,
+    Unfollow,
 )
 from connectors.gateway.protocol.agent import AgentSession
 from connectors.gateway.protocol.errors import CLOSE_NORMAL, CLOSE_RESTART, ProtocolError, restart_reason
@@ -59,6 +62,8 @@ class UserConnection(Connection):
         super().__init__(websocket, session)
         self.session = session
         self._gateway = gateway
+        self._present = False
+        """Whether the others were told that it is there."""
 
     def entries(self, entries: Sequence[Entry]) -> None:
         """See `hub.ViewerPort`."""
@@ -68,6 +73,15 @@ class UserConnection(Connection):
         """See `hub.ViewerPort`."""
         self.contained(lambda: self.session.relayed(frame, wall_ms()))
 
+    def _speaker(self) -> Speaker:
+        return Speaker(self.session.user, "user", self.session.claims.channel)
+
+    def _begin(self, action: Action) -> None:
+        if isinstance(action, Announce):
+            self._gateway.live.announce(self._speaker(), action.conversation_id, action.signal, self)
+        else:
+            super()._begin(action)
+
     async def _do(self, action: Action) -> None:
         match action:
             case OpenConversation():
@@ -76,8 +90,6 @@ class UserConnection(Connection):
                 await self._load(action.after)
             case LoadSuperseded():
                 await self._load_superseded(action.upto)
-            case Relay():
-                self._gateway.relay(action.conversation_id, action.frame, self)
             case _:
                 raise TypeError(f"{type(action).__name__} is no action of a person's session")
 
@@ -97,6 +109,10 @@ class UserConnection(Connection):
         # Watched first, looked at after: what is committed in between is in one of the two.
         gateway.hub.watch(conversation_id, self)
         self.perform(self.session.opened(conversation_id, gateway.history.head(info), pending, wall_ms()))
+        if not self.ending:
+            self._present = True
+            for frame in gateway.live.came(self._speaker(), conversation_id, self):
+                self.relay(frame)
 
     async def _load_superseded(self, upto: int) -> None:
         try:
@@ -144,6 +160,9 @@ class UserConnection(Connection):
     async def _gone(self) -> None:
         if self.session.conversation_id:
             self._gateway.hub.unwatch(self.session.conversation_id, self)
+        if self._present:
+            quietly = self._gateway.refusal() is not None
+            self._gateway.live.left(self._speaker(), self.session.conversation_id, quietly=quietly)
 
 
 class AgentConnection(Connection):
@@ -160,6 +179,7 @@ class AgentConnection(Connection):
         self._idle.set()
         self._lost = False
         """A frame was not taken that its sender will not send again: what it sent after that is not taken either."""
+        self._followed: dict[str, None] = {}
         self.leave_reason: str | None = None
         """Why this side ended it, where it matters to others."""
 
@@ -175,6 +195,15 @@ class AgentConnection(Connection):
             self._idle.clear()
         else:
             self._idle.set()
+
+    def relay(self, conversation_id: str, frame: bytes) -> None:
+        """See `hub.AgentPort`."""
+        self.contained(lambda: self.session.relayed(conversation_id, frame, wall_ms()))
+
+    def serves(self, channel: str) -> bool:
+        """See `hub.AgentPort`."""
+        own = self.channel
+        return channel == own or own in self._gateway.directory.config.routes.get(channel, ())
 
     def send_away(self, by: str, reason: str) -> None:
         """See `hub.AgentPort`."""
@@ -195,8 +224,27 @@ class AgentConnection(Connection):
         if isinstance(action, DrainMember):
             # At once: an agent without runs leaves right behind it.
             self._gateway.membership.drain([self.session.member], "agent_stops")
+        elif isinstance(action, Announce):
+            self._gateway.live.announce(self._speaker(), action.conversation_id, action.signal, self)
+        elif isinstance(action, Follow):
+            self._follow(action)
+        elif isinstance(action, Unfollow):
+            self._followed.pop(action.conversation_id, None)
+            self._gateway.hub.unfollow(action.conversation_id, self)
         else:
             super()._begin(action)
+
+    def _speaker(self) -> Speaker:
+        return Speaker(self.session.claims.user, "bot", self.session.claims.channel)
+
+    def _follow(self, wanted: Follow) -> None:
+        gateway = self._gateway
+        for conversation_id in wanted.conversation_ids:
+            self._followed[conversation_id] = None
+            gateway.hub.follow(conversation_id, self)
+            if wanted.ask:
+                for frame in gateway.live.follows(conversation_id):
+                    self.relay(conversation_id, frame)
 
     async def _do(self, action: Action) -> None:
         match action:
@@ -208,8 +256,6 @@ class AgentConnection(Connection):
                 await self._adopted(action)
             case LoadFor():
                 await self._load(action)
-            case Relay():
-                self._gateway.relay(action.conversation_id, action.frame, self)
             case _:
                 raise TypeError(f"{type(action).__name__} is no action of an agent's session")
 
@@ -359,6 +405,8 @@ class AgentConnection(Connection):
 
     async def _gone(self) -> None:
         self._gateway.hub.disconnect(self.session.member)
+        for conversation_id in self._followed:
+            self._gateway.hub.unfollow(conversation_id, self)
         for ref in self.session.pending_refs:
             self._gateway.hub.forget(ref)
         if self._member is not None:

@@ -13,6 +13,7 @@ from schemas import NAMESPACE, Schema, envelope_of
 from streams.core.commands import Command
 from streams.core.events import Entry, Unknown
 from streams.runtime.framing import Framing
+from streams.runtime.live import SIGNALS, LiveSignal
 from streams.runtime.records import (
     EVENTS,
     INTAKE_OF,
@@ -77,6 +78,21 @@ class Reference:
         fields = self._record("dead_letters", value)
         fields["headers"] = tuple((header["name"], header["value"]) for header in fields["headers"])
         return DeadLetter(**fields)
+
+    def live(self, value: bytes | None) -> LiveSignal:
+        """The signal in a record of `live`. Raises `Undecodable`, for one of a later release too."""
+        fields = self._record("live", value)
+        branch, signal = fields.pop("signal")
+        kind = SIGNALS.get(branch[_PREFIX:])
+        if kind is None:
+            raise Undecodable(Reason.UNKNOWN_SCHEMA, f"the signal {branch} belongs to a later release")
+        return LiveSignal(**fields, signal=msgspec.convert(signal, kind))
+
+    def encode_live(self, signal: LiveSignal) -> bytes:
+        """The value of the record of `signal` in `live`. Raises `Unencodable`."""
+        fields = {name: getattr(signal, name) for name in signal.__struct_fields__}
+        fields["signal"] = (f"{NAMESPACE}.{type(signal.signal).__name__}", msgspec.to_builtins(signal.signal))
+        return self._written("live", fields)
 
     def _record(self, name: str, value: bytes | None) -> Any:
         if value is None:

@@ -21,6 +21,7 @@ from streams.core.events import Entry
 from streams.runtime.avro_compiler import Reader, Unusual, compile_reader, compile_writers, encode_long
 from streams.runtime.avro_reference import Reference
 from streams.runtime.framing import SINGLE_OBJECT, Framing
+from streams.runtime.live import LiveSignal
 from streams.runtime.records import (
     EVENTS,
     INTAKE_OF,
@@ -109,6 +110,14 @@ class Codec:
     def decode_dead_letter(self, value: bytes | None) -> DeadLetter:
         """The dead letter in a record of `dead-letters`. Raises `Undecodable`."""
         return self._reference.dead_letter(value)
+
+    def decode_live(self, value: bytes | None) -> LiveSignal:
+        """The signal in a record of `live`. Raises `Undecodable`."""
+        return self._reference.live(value)
+
+    def encode_live(self, signal: LiveSignal) -> bytes:
+        """The value of the record of `signal` in `live`. Raises `Unencodable`."""
+        return self._reference.encode_live(signal)
 
     def encode_command(self, command: Command | Signal) -> bytes:
         """The value of the intake record that carries `command` (see `INTAKE_OF` for its topic).

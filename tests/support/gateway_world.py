@@ -49,6 +49,7 @@ from streams.core.fold import step
 from streams.core.state import Partition
 from streams.fence.signing import KeyRing
 from streams.runtime.codec import Codec
+from streams.runtime.live import LiveSignal
 from streams.runtime.partitioning import partition_of
 from streams.runtime.signals import Goodbye, Heartbeat, Signal
 from streams.settings import Settings, load_settings
@@ -89,6 +90,8 @@ class World:
         self.broken: Exception | None = None
         """What every send raises."""
         self.commands: list[Command | Signal] = []
+        self.signals: list[LiveSignal] = []
+        """What went through the topic `live`."""
         self.gateways: list[Gateway] = []
         self._codec = Codec()
         self.journals = [Journal(Partition(partition=number)) for number in range(partitions)]
@@ -128,6 +131,17 @@ class World:
             if entry.lsn >= below_lsn:
                 return
             yield entry
+
+    # ------------------------------------------------------------------------------------------------------ live
+    def publish(self, signal: LiveSignal) -> None:
+        """Every gateway hears it, the one that says it too."""
+        self.signals.append(signal)
+        value = self._codec.encode_live(signal)
+        asyncio.get_running_loop().call_soon(self._hear, value)
+
+    def _hear(self, value: bytes) -> None:
+        for gateway in self.gateways:
+            gateway.live.heard(self._codec.decode_live(value))
 
     # ------------------------------------------------------------------------------------------------- sequencers
     def stop(self, partition: int) -> None:
@@ -460,7 +474,13 @@ async def serve(world: World, settings: Settings | None = None, *, ready: bool =
     """A gateway in the world, on a port of its own."""
     store, read_model = MemoryStore(), MemoryReadModel(world)
     gateway = Gateway(
-        settings or settings_for(), intake=world, read_model=read_model, scan=world, horizon=world, store=store
+        settings or settings_for(),
+        intake=world,
+        read_model=read_model,
+        scan=world,
+        horizon=world,
+        store=store,
+        live=world,
     )
     await gateway.directory.start()
     for number, journal in enumerate(world.journals):

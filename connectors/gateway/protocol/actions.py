@@ -6,6 +6,7 @@ import msgspec
 
 from connectors.gateway.protocol.parse import UserMessage
 from streams.core.events import Frame
+from streams.runtime.live import Receipt, Shown, Typing
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -104,11 +105,24 @@ class SubmitFrame(msgspec.Struct, frozen=True):
     delivered_seq: int
 
 
-class Relay(msgspec.Struct, frozen=True):
-    """Show a transient frame to the others of the conversation; it may be lost."""
+class Announce(msgspec.Struct, frozen=True):
+    """Tell the others of the conversation, at every gateway; it may be lost."""
 
     conversation_id: str
-    frame: bytes
+    signal: Typing | Receipt | Shown
+
+
+class Follow(msgspec.Struct, frozen=True):
+    """An agent is to be told what goes on in these conversations. `ask`: also what goes on now."""
+
+    conversation_ids: tuple[str, ...]
+    ask: bool
+
+
+class Unfollow(msgspec.Struct, frozen=True):
+    """It is not any more."""
+
+    conversation_id: str
 
 
 Action = (
@@ -124,5 +138,7 @@ Action = (
     | FetchRun
     | SubmitTurn
     | SubmitFrame
-    | Relay
+    | Announce
+    | Follow
+    | Unfollow
 )

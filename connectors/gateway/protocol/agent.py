@@ -7,16 +7,18 @@ from typing import Any
 
 import msgspec
 
-from connectors.gateway.protocol import limits
+from connectors.gateway.protocol import client_frames, limits, messages
 from connectors.gateway.protocol.actions import (
     Action,
+    Announce,
     DrainMember,
     FetchRun,
     FetchTurn,
+    Follow,
     LoadFor,
     OpenMember,
-    Relay,
     SubmitFrame,
+    Unfollow,
 )
 from connectors.gateway.protocol.delivery import Delivery, Held
 from connectors.gateway.protocol.errors import ProtocolError, refusal
@@ -44,6 +46,7 @@ from streams.core.events import (
     RunOpened,
     RunStatus,
 )
+from streams.runtime.live import Shown, Typing
 
 GROUP_MAX = 64
 # `<conversation>/<turn's seq>/<channel>/<group>`.
@@ -52,7 +55,8 @@ WATERMARKS_MAX = limits.MAX_CONVERSATIONS
 # Sends of one connection that wait for their outcome. An agent's connection serves a whole channel.
 IN_FLIGHT_MAX = 1_000
 BUSY_RETRY_MS = 500
-NOT_SERVED = frozenset({"genui_components", "skills", "resume", "abort", "ack", "hello", "ping", "auth"})
+CATALOGS = {"genui_components": client_frames.GenuiComponents, "skills": client_frames.Skills}
+NOT_SERVED = frozenset({"resume", "abort", "ack", "hello", "ping", "auth"})
 CANCELLED = frozenset({RunStatus.CANCELLED, RunStatus.TIMED_OUT, RunStatus.FAILED})
 ABORT = encode({"type": "abort"})
 
@@ -80,8 +84,14 @@ class AgentSession(Session):
         self._held_bytes = 0
         self._pending: dict[str, tuple[str, str]] = {}
         """Sends that wait for their outcome: ref to (conversation, clientId)."""
-        self._delivery = Delivery(self._tell)
+        self._delivery = Delivery(
+            self._tell,
+            followed=lambda conversation_id: self._ask(Follow((conversation_id,), ask=True)),
+            forgotten=lambda conversation_id: self._ask(Unfollow(conversation_id)),
+        )
         self._unsaid: list[bytes] = []
+        self._listed: tuple[str, ...] = ()
+        """Conversations that its hello named."""
         self._too_many = 0
         """How many of the conversations that its hello named were not taken."""
 
@@ -128,6 +138,8 @@ class AgentSession(Session):
         for frame in self._unsaid:
             self._put(frame)
         self._unsaid.clear()
+        if self._listed:
+            self._ask(Follow(self._listed, ask=False))
         if self._too_many:
             self._write(_too_many_watermarks(self._too_many).frame())
         self._take_early()
@@ -293,6 +305,13 @@ class AgentSession(Session):
             self._refuse_in(submit.conversation_id, error)
         return self._drain()
 
+    def relayed(self, conversation_id: str, frame: bytes, now: int) -> list[Action]:
+        """What goes on in a conversation that it follows."""
+        self._now = now
+        if self.state is State.OPEN:
+            self._tell(conversation_id, frame)
+        return self._drain()
+
     def replayed(self, conversation_id: str, entries: Sequence[tuple[Entry, bool]], now: int) -> list[Action]:
         """History for a `sync`."""
         self._now = now
@@ -336,6 +355,7 @@ class AgentSession(Session):
         self._delivery.know(watermarks)
         self.group = group
         self._move(State.OPENING)
+        self._listed = tuple(watermarks)
         self._ask(OpenMember(group, watermarks, self.continues))
 
     # ---------------------------------------------------------------------------------------------------- frames
@@ -388,14 +408,22 @@ class AgentSession(Session):
             self._ask(LoadFor(conversation_id, watermark_of(frame), self._delivery.highest(conversation_id)))
         elif kind == "typing":
             self._typing(conversation_id, frame)
+        elif kind in CATALOGS:
+            self._show_catalog(conversation_id, frame, kind)
         else:
             self._submit(conversation_id, frame)
 
     def _typing(self, conversation_id: str, frame: dict[str, Any]) -> None:
         if not self.holds_run_in(conversation_id):
             return  # a zombie's typing is not shown
-        shown = {"type": "typing", "isTyping": frame.get("isTyping") is True, "from": "bot", "sender": self._sender()}
-        self._ask(Relay(conversation_id, encode(shown)))
+        self._ask(Announce(conversation_id, Typing(frame.get("isTyping") is True, self.member)))
+
+    def _show_catalog(self, conversation_id: str, frame: dict[str, Any], kind: str) -> None:
+        """What the process has to offer is shown to whoever watches now, and kept nowhere."""
+        messages.check(CATALOGS[kind], frame, kind)
+        if self.holds_run_in(conversation_id):
+            shown = {name: value for name, value in frame.items() if name not in {"run", "runEpoch"}}
+            self._ask(Announce(conversation_id, Shown(encode(shown).decode())))
 
     def _submit(self, conversation_id: str, frame: dict[str, Any]) -> None:
         parsed = parse_agent_frame(frame, self._new_id)
@@ -435,9 +463,6 @@ class AgentSession(Session):
             raise error
         held.append(submit)
         self._held_bytes += weight
-
-    def _sender(self) -> dict[str, str]:
-        return {"id": self.claims.user, "role": "bot"}
 
     def _refuse_in(self, conversation_id: str, error: ProtocolError) -> None:
         self._tell(conversation_id, encode(error.frame()))

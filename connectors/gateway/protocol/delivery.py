@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from connectors.gateway.protocol.actions import FetchTurn
+from connectors.gateway.protocol.limits import MAX_CONVERSATIONS
 from connectors.gateway.protocol.render import encode, given_turn, turn_of
 from connectors.gateway.protocol.resume import Resume
 from streams.core.events import Entry
 
-# Conversations whose highest written seq is remembered; beyond, the longest unused one without a run is forgotten.
-REMEMBERED_MAX = 50_000
+# Conversations that a connection follows, and whose highest written seq is remembered; beyond, the least recently
+# active one without a run is forgotten.
+REMEMBERED_MAX = MAX_CONVERSATIONS
 
 
 class Held(msgspec.Struct):
@@ -53,10 +55,18 @@ class _Memory(msgspec.Struct):
 
 
 class Delivery:
-    """One member's. `write` takes a conversation's frame."""
+    """One member's. `write` takes a conversation's frame; `followed` and `forgotten` are told of conversations."""
 
-    def __init__(self, write: Callable[[str, bytes], None]) -> None:
+    def __init__(
+        self,
+        write: Callable[[str, bytes], None],
+        *,
+        followed: Callable[[str], None] = lambda _: None,
+        forgotten: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._write = write
+        self._followed = followed
+        self._forgotten = forgotten
         self._runs: dict[str, Held] = {}
         self._memory: OrderedDict[str, _Memory] = OrderedDict()
         self._forgot = False
@@ -172,6 +182,7 @@ class Delivery:
         memory = self._memory.get(conversation_id)
         if memory is None:
             memory = self._memory[conversation_id] = _Memory()
+            self._followed(conversation_id)
             if len(self._memory) > REMEMBERED_MAX:
                 self._forget()
         else:
@@ -183,4 +194,5 @@ class Delivery:
             if not memory.runs and not memory.waiting and memory.turn:
                 del self._memory[conversation_id]
                 self._forgot = True
+                self._forgotten(conversation_id)
                 return

@@ -260,6 +260,11 @@ def message_id_of(event: Event) -> str:
             raise TypeError(f"{type(event).__name__} stores no message")
 
 
+def is_message(event: FrameCommitted) -> bool:
+    """Whether it is one, which has an id, and not a part of a stream or a trace."""
+    return event.frame.type not in NOT_MESSAGES
+
+
 def iso(timestamp: int) -> str:
     """Milliseconds since the epoch as ISO 8601, UTC."""
     return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from connectors.gateway.protocol import limits
-from connectors.gateway.protocol.actions import Action, Load, LoadSuperseded, OpenConversation, Relay, SubmitTurn
+from connectors.gateway.protocol.actions import Action, Announce, Load, LoadSuperseded, OpenConversation, SubmitTurn
 from connectors.gateway.protocol.errors import ProtocolError, refusal
 from connectors.gateway.protocol.parse import (
     capabilities_of,
@@ -19,6 +19,7 @@ from connectors.gateway.protocol.parse import (
 from connectors.gateway.protocol.render import (
     ack,
     encode,
+    is_message,
     message_id_of,
     numbered,
     superseded_before,
@@ -27,13 +28,14 @@ from connectors.gateway.protocol.render import (
 )
 from connectors.gateway.protocol.session import PROTOCOL, Claims, Scope, Session, State
 from connectors.gateway.protocol.viewer import Item, Phase, Viewer
-from streams.core.events import Duplicate, Entry, Refused, TurnCommitted
+from streams.core.events import Duplicate, Entry, FrameCommitted, Refused, TurnCommitted
+from streams.runtime.live import Receipt, Typing
 
 CAPABILITIES = {
     "acks": True,
     "receipts": True,
     "typing": True,
-    "presence": False,
+    "presence": True,
     "regenerate": False,
     "edit": False,
 }
@@ -53,6 +55,12 @@ class UserSession(Session):
         self._told_superseded = False
         """Whether the client asked to be told which of the frames that it got were superseded."""
         self._viewer = Viewer(0, 0)
+        self._read = 0
+        """How far it said that it has read."""
+        self._told = 0
+        """How far those who wrote know that it was delivered here."""
+        self._newest: tuple[int, str | None] = (0, None)
+        """Seq, and id, of the newest thing of an agent that it was given, or is about to be."""
         self._pending: dict[str, str | None] = {}
         """Sends that wait for their outcome: ref to clientId."""
         self._acks: dict[int, bytes] = {}
@@ -70,6 +78,7 @@ class UserSession(Session):
         if self.state is not State.OPENING:
             return []
         self.conversation_id = conversation_id
+        self._told = self._watermark
         self._viewer = Viewer(self._watermark, head)
         data = {
             "protocol": PROTOCOL,
@@ -136,6 +145,14 @@ class UserSession(Session):
             self._write(_replay_unavailable(retry_after_ms))
         return self._drain()
 
+    def tick(self, now: int) -> list[Action]:
+        """See `Session`; and those who wrote are told of what was delivered, at most so often."""
+        seq, message_id = self._newest
+        if self.state is State.OPEN and self._told < seq <= self._viewer.delivered:
+            self._told = seq
+            self._ask(Announce(self.conversation_id, Receipt("delivered", seq, message_id)))
+        return super().tick(now)
+
     def submit_failed(self, ref: str, error: ProtocolError, now: int) -> list[Action]:
         """The intake did not take the send of `ref`."""
         self._now = now
@@ -196,7 +213,7 @@ class UserSession(Session):
             case "typing":
                 self._typing(frame)
             case "read":
-                watermark_of(frame)  # receipts go from agents to people only
+                self._has_read(frame)
             case "hello":
                 raise ProtocolError("bad_request", "type: hello was said already", frame_type=kind)
             case _:
@@ -225,13 +242,16 @@ class UserSession(Session):
         self._load()
 
     def _typing(self, frame: dict[str, Any]) -> None:
-        shown = {
-            "type": "typing",
-            "isTyping": frame.get("isTyping") is True,
-            "from": "user",
-            "sender": {"id": self.user, "role": "user"},
-        }
-        self._ask(Relay(self.conversation_id, encode(shown)))
+        self._ask(Announce(self.conversation_id, Typing(frame.get("isTyping") is True)))
+
+    def _has_read(self, frame: dict[str, Any]) -> None:
+        watermark = watermark_of(frame)
+        if watermark == 0:
+            raise ProtocolError("invalid_watermark", "watermark: must be a seq, 1 or above", frame_type="read")
+        read = min(watermark, self._viewer.delivered)  # what it was not given it has not read
+        if read > self._read:
+            self._read = read
+            self._ask(Announce(self.conversation_id, Receipt("read", read)))
 
     def _heartbeat(self) -> dict[str, Any]:
         beat = super()._heartbeat()
@@ -272,6 +292,8 @@ class UserSession(Session):
                 self._acks[event.seq] = encode(stored)
             if event.seq in self._acks:
                 return Item(event.seq, self._acks[event.seq])
+        if isinstance(event, FrameCommitted) and not superseded and event.seq > self._newest[0]:
+            self._newest = (event.seq, event.frame.id if is_message(event) else None)
         frame = numbered(entry, superseded=superseded)
         if frame is None:
             # A numbered event of a later release: its seq must not leave a gap.

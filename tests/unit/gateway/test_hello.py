@@ -137,7 +137,7 @@ def test_a_turn_of_a_conversation_that_was_not_taken_is_given_without_seq() -> N
         reason=MoveReason.MEMBER_LEFT,
     )
     fetch = FetchTurn("c0", 3, "r", 2, 9)
-    assert session.run_taken_over(move, 9, NOW) == [fetch]
+    assert fetch in session.run_taken_over(move, 9, NOW)
     turn = TurnCommitted(
         conversation_id="c0", seq=3, turn=Turn(id="t", sender="ann", channel="web", type="text", text="hi")
     )

@@ -294,17 +294,6 @@ async def test_a_fresh_token_prolongs_the_session(served: Served) -> None:
         await person.settled()
 
 
-async def test_typing_is_shown_to_the_others(served: Served) -> None:
-    _, token = await served.conversation("ann")
-    async with served.socket(token, {"watermark": 0}) as one, served.socket(token, {"watermark": 0}) as two:
-        await one.until("welcome")
-        await two.until("welcome")
-        await one.send({"type": "typing", "isTyping": True})
-        shown = await two.until("typing")
-        assert (shown["isTyping"], shown["from"], shown["sender"]["id"]) == (True, "user", "ann")
-        assert await one.settled() == []
-
-
 async def test_an_expired_token_closes_the_session(world: World) -> None:
     async with serve(world, settings_for(token_ttl_s=1)) as served:
         _, token = await served.conversation()
