@@ -9,8 +9,9 @@ A false death costs its worker the lease, never correctness: whoever takes over 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 
 from psycopg import AsyncConnection
@@ -27,6 +28,7 @@ CALL_LIMIT_S = 3.0
 Row = tuple[int, str, int, int, bool]
 
 
+@lru_cache(maxsize=1024)
 def lock_key(worker: str) -> int:
     """The advisory lock of a worker's id: the first 8 bytes of its BLAKE2b, as Postgres's signed bigint."""
     return int.from_bytes(hashlib.blake2b(worker.encode(), digest_size=8).digest(), "big", signed=True)
@@ -151,29 +153,33 @@ class PostgresLeases:
 
     async def workers(self) -> Sequence[WorkerRow]:
         """See the port."""
-
-        async def workers(connection: AsyncConnection[Any]) -> Sequence[WorkerRow]:
-            cursor = await connection.execute(QUERIES["list_workers"])
-            rows = await cursor.fetchall()
-            await self._look_for_dead(connection, [row[0] for row in rows])
-            return [
-                WorkerRow(name, live and name not in self._dead, draining, reaches)
-                for name, live, draining, reaches in rows
-            ]
-
-        return await self._session.run(workers)
+        return (await self.view())[0]
 
     async def table(self) -> Sequence[HeldBy]:
         """See the port."""
+        return (await self.view())[1]
 
-        async def table(connection: AsyncConnection[Any]) -> Sequence[HeldBy]:
-            cursor = await connection.execute(QUERIES["list_leases"])
-            rows: Sequence[Row] = await cursor.fetchall()
-            await self._look_for_dead(connection, {row[1] for row in rows})
-            self._rows = {row[0]: self._held_by(row) for row in rows}
-            return list(self._rows.values())
+    async def view(self) -> tuple[Sequence[WorkerRow], Sequence[HeldBy]]:
+        """See the port. One round trip, unless somebody has died."""
 
-        return await self._session.run(table)
+        async def view(connection: AsyncConnection[Any]) -> tuple[Sequence[WorkerRow], Sequence[HeldBy]]:
+            if not self._locked:
+                await self._take_lock(connection)
+            # In this order: who has a row by then holds its lock, or is dead.
+            async with connection.pipeline():
+                workers = await connection.execute(QUERIES["list_workers"])
+                locks = await connection.execute(QUERIES["locks_held"])
+                leases = await connection.execute(QUERIES["list_leases"])
+            known, table = await workers.fetchall(), await leases.fetchall()
+            names = {row[0] for row in known} | {row[1] for row in table}
+            await self._note_dead(connection, names, {row[0] for row in await locks.fetchall()})
+            self._rows = {row[0]: self._held_by(row) for row in table}
+            return [
+                WorkerRow(name, live and name not in self._dead, draining, reaches)
+                for name, live, draining, reaches in known
+            ], list(self._rows.values())
+
+        return await self._session.run(view)
 
     async def _on_connect(self, connection: AsyncConnection[Any]) -> None:
         self._seen_held.clear()
@@ -193,7 +199,10 @@ class PostgresLeases:
         if not self._locked:
             await self._take_lock(connection)
         cursor = await connection.execute(QUERIES["locks_held"])
-        held = {row[0] for row in await cursor.fetchall()}
+        await self._note_dead(connection, workers, {row[0] for row in await cursor.fetchall()})
+
+    async def _note_dead(self, connection: AsyncConnection[Any], workers: Iterable[str], held: Container[int]) -> None:
+        """`held`: keys of the locks that are held, asked for after `workers` were."""
         for worker in workers:
             if lock_key(worker) in held:
                 self._seen_held.add(worker)

@@ -147,6 +147,9 @@ class MemoryLeases:
         self._store.require_reachable()
         return [self._held_by(partition, row) for partition, row in sorted(self._store.leases.items())]
 
+    async def view(self) -> tuple[Sequence[WorkerRow], Sequence[HeldBy]]:
+        return await self.workers(), await self.table()
+
     def _mine(self, lease: Lease) -> LeaseRow:
         self._store.require_reachable()
         row = self._store.leases.get(lease.partition)

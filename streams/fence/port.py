@@ -101,6 +101,9 @@ class Leases(Protocol):
 
     async def table(self) -> Sequence[HeldBy]: ...
 
+    async def view(self) -> tuple[Sequence[WorkerRow], Sequence[HeldBy]]:
+        """`workers` and `table` in one, for who asks often."""
+
 
 class Positions(msgspec.Struct, frozen=True, gc=False):
     """Next offset to read of each intake topic's partition."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -209,8 +209,9 @@ async def asked(request: Any, limit_s: float) -> Any:
 async def bounds(reader: Any, partitions: Iterable[TopicPartition], limit_s: float) -> Mapping[TopicPartition, Bounds]:
     """Start and end of each of `partitions`; the end is the last stable offset for a `read_committed` reader."""
     wanted = list(partitions)
-    starts = await asked(reader.beginning_offsets(wanted), limit_s)
-    ends = await asked(reader.end_offsets(wanted), limit_s)
+    starts, ends = await asyncio.gather(
+        asked(reader.beginning_offsets(wanted), limit_s), asked(reader.end_offsets(wanted), limit_s)
+    )
     return {tp: Bounds(starts[tp], ends[tp]) for tp in wanted}
 
 
@@ -243,15 +244,18 @@ class KafkaEnds:
         offsets: Mapping[TopicPartition, int] = await asked(client.end_offsets(list(names)), self._limit_s)
         return offsets
 
-    async def acquaint(self, client: Any) -> None:
-        """Tell `client`, aiokafka's own of a producer or consumer that is about to start, the brokers known here.
+    async def acquaint(self, client: Any, *topics: str) -> None:
+        """Tell `client`, aiokafka's own of a producer or consumer that is about to start, the brokers known here, and
+        who leads the partitions of `topics`, if all of them were asked about here.
 
         It then needs no bootstrap, which is a connection, a question and another connection: a third of what it costs
-        to open a partition, and a takeover opens dozens. Raises `KafkaUnavailable`.
+        to open a partition, and a takeover opens dozens. Nor does it ask who leads each partition of its topics, to
+        use one of them. What has changed since it hears from the first broker that is asked in vain, as ever. Raises
+        `KafkaUnavailable`.
         """
         known = (await self._client("read_committed"))._client.cluster
         if known.brokers():
-            client.bootstrap = partial(_begin, client, known)
+            client.bootstrap = partial(_begin, client, known, topics)
 
     async def close(self) -> None:
         while self._clients:
@@ -271,10 +275,15 @@ class KafkaEnds:
             return self._clients[isolation]
 
 
-async def _begin(client: Any, known: Any) -> None:
-    """What aiokafka's `bootstrap` leaves behind: the brokers, and the task that keeps its metadata fresh."""
+async def _begin(client: Any, known: Any, topics: Collection[str]) -> None:
+    """What aiokafka's `bootstrap` leaves behind: the brokers, and the task that keeps its metadata fresh; and what it
+    learns of its topics when it first needs one."""
     client.cluster._brokers = {broker.nodeId: broker for broker in known.brokers()}
     client.cluster.controller = known.controller
+    if all(known.partitions_for_topic(topic) for topic in topics):
+        # A refresh puts a new one in its place, and changes none.
+        client.cluster._partitions = {topic: known._partitions[topic] for topic in topics}
+        client._topics = set(topics)
     client._sync_task = asyncio.create_task(client._md_synchronizer())
 
 

@@ -43,6 +43,8 @@ log = structlog.get_logger(__name__)
 ONE_FETCH_S = 2.0
 # What a journal ends with is a marker, of which a reader sees nothing but that its position has moved: it looks often.
 READ_WAIT_MS = 5
+# A replay's reader is passed on to the next one; what it still waits for at the end of its last journal holds that up.
+FETCH_WAIT_MS = 5
 # As many partitions as are opened at the same time (`ports.OPENED_AT_ONCE`); each connection costs the broker a little.
 READERS_KEPT = 8
 
@@ -91,7 +93,7 @@ class KafkaJournalProducer:
 
     async def start(self) -> None:
         if self._near is not None:
-            await self._near.acquaint(self._producer.client)
+            await self._near.acquaint(self._producer.client, self._topic)
         await self._bounded(self._producer.start())
 
     @property
@@ -236,7 +238,7 @@ class KafkaIntake:
             require_inside(name, position, kept[name])
         self._consumer = consumer(self._bootstrap, self._limit_s)
         if self._near is not None:
-            await self._near.acquaint(self._consumer._client)
+            await self._near.acquaint(self._consumer._client, *(name.topic for name in self._all))
         await asked(self._consumer.start(), self._limit_s)
         # aiokafka has no setting for it.
         self._consumer._fetcher._prefetch_backoff = ONE_FETCH_S
@@ -311,7 +313,7 @@ class KafkaReaders:
         if self._idle:
             return self._idle.pop()
         # Waiting for more at the end of the journal is of no use: what is missing then is only a marker on its way.
-        fresh = consumer(self._bootstrap, self._limit_s, wait_ms=50)
+        fresh = consumer(self._bootstrap, self._limit_s, wait_ms=FETCH_WAIT_MS)
         try:
             await asked(fresh.start(), self._limit_s)
         except BaseException:

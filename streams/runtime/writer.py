@@ -8,7 +8,7 @@ Claim order, after the advisory lock and the lease with its new epoch, which the
     (4) replay               the journal from there to its high watermark, not merely to the last stable offset; a
                              transaction that hangs between the two is ended first
     (5) lease confirmed      nobody took over during the replay
-    (6) WriterOpened         the first event of this epoch
+    (6) WriterOpened         the first event of this epoch, with what waits in the intake behind it
 
 A writer that was opened decides batches in the commit order (see `commit`). Any error ends it: the state in memory may
 be ahead of the journal, so nothing of it is kept.
@@ -139,8 +139,17 @@ class Writer:
         opened = OpenWriter(
             at=clock.at, timestamp=timestamp, writer_epoch=self._token.writer_epoch, worker=self._token.worker
         )
+        await self._first_batch(opened)
+
+    async def _first_batch(self, opened: OpenWriter) -> None:
+        """Step 6, in one transaction with what waits in the intake: that waits for one less, and a takeover makes one
+        less in each of dozens of partitions. Where nothing waits there is the tick, just written."""
+        state = self._memory.state
         entries = step(state, opened, self._token.writer_epoch)
-        await self._commit(Batch([opened], [], set(), [], self._positions, {}), entries)
+        _, batch = await self._polled()
+        await self._memory.require(batch.absent, batch.commands)
+        entries += self._decided(state, batch, len(entries))
+        await self._commit(batch, entries, batch.commands[-1].timestamp if batch.commands else opened.timestamp)
 
     async def _load(self) -> Partition:
         """Steps 2 and 3: my token in the checkpoint's row, then what it holds."""
@@ -208,22 +217,27 @@ class Writer:
     async def turn(self) -> int:
         """One round of the commit order, then a checkpoint if one is due. Returns how many records were polled."""
         self._look_at_save()
+        polled, batch = await self._polled()
+        if batch.commands:
+            await self._memory.require(batch.absent, batch.commands)
+            entries = self._decided(self._memory.state, batch)
+            if entries:
+                await self._commit(batch, entries, batch.commands[-1].timestamp)
+        await self._save_if_due()
+        return polled
+
+    async def _polled(self) -> tuple[int, Batch]:
+        """Step 1: how many records there were, and what is to be decided of them."""
         polled = await self._source.poll(
             self._ports.limits.batch_max, POLL_WAIT_MS, membership=self._intake.wants_membership
         )
-        state = self._memory.state
-        batch = self._intake.take(polled, state.conversations)
+        batch = self._intake.take(polled, self._memory.state.conversations)
         self._positions = batch.positions
-        if batch.commands:
-            await self._memory.require(batch.absent, batch.commands)
-            entries = self._decided(state, batch)
-            if entries:
-                await self._commit(batch, entries)
-        await self._save_if_due()
-        return len(polled)
+        return len(polled), batch
 
-    def _decided(self, state: Partition, batch: Batch) -> list[Entry]:
-        """Step 2. `batch.traces` is rewritten from the index of a command to that of its first entry."""
+    def _decided(self, state: Partition, batch: Batch, before: int = 0) -> list[Entry]:
+        """Step 2. `batch.traces` is rewritten from the index of a command to that of its first entry; `before`: how
+        many entries go into the journal before these."""
         epoch, traces = self._token.writer_epoch, batch.traces
         entries: list[Entry] = []
         index = 0
@@ -233,7 +247,7 @@ class Writer:
                 for index, command in enumerate(batch.commands):
                     decided = step(state, command, epoch)
                     if decided and index in traces:
-                        batch.traces[len(entries)] = traces[index]
+                        batch.traces[before + len(entries)] = traces[index]
                     entries += decided
             else:
                 for index, command in enumerate(batch.commands):  # noqa: B007 -- read when a step fails
@@ -242,12 +256,12 @@ class Writer:
             raise Undecidable(origin_of(batch.sources[index]), error) from error
         return entries
 
-    async def _commit(self, batch: Batch, entries: list[Entry]) -> None:
+    async def _commit(self, batch: Batch, entries: list[Entry], timestamp: int) -> None:
         """Steps 3 to 6. A batch that decided nothing never comes here: its positions go with the next one."""
         state, covered = self._memory.state, batch.positions
         end = CommitBatch(
             at=self._intake.at,
-            timestamp=batch.commands[-1].timestamp,
+            timestamp=timestamp,
             turns=covered.turns,
             frames=covered.frames,
             membership=covered.membership,

@@ -204,6 +204,10 @@ class SimLeases:
         rows: Sequence[HeldBy] = await self._call(self._memory.table)
         return rows
 
+    async def view(self) -> tuple[Sequence[WorkerRow], Sequence[HeldBy]]:
+        seen: tuple[Sequence[WorkerRow], Sequence[HeldBy]] = await self._call(self._memory.view)
+        return seen
+
 
 class SimCheckpoints:
     """`Checkpoints`."""

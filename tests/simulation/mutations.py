@@ -281,7 +281,10 @@ MUTATIONS = (
         ("kill worker", "pause gateway"),
     ),
     Mutation(
-        "Leave waits for the member's last frame", "a Leave takes effect as soon as it is read", _unwaiting(Leave)
+        "Leave waits for the member's last frame",
+        "a Leave takes effect as soon as it is read",
+        _unwaiting(Leave),
+        ("disconnect agent",),
     ),
     Mutation(
         "ended members stay ended",

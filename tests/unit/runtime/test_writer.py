@@ -183,10 +183,12 @@ async def test_a_journal_that_does_not_continue_the_checkpoint_stops_the_claim()
 async def test_a_position_outside_the_intake_stops_the_claim(topic: str) -> None:
     world = World()
     writer = await world.writer()
+    read = world.kafka.logs[topic, 0].end  # with the tick of the claim, where there is one
     world.kafka.logs[topic, 0].start = 5
     for _ in range(5):
         world.kafka.append(topic, 0, None, b"")
-    with pytest.raises(Unrecoverable, match=rf"{topic}\[0\]: the next offset to read is 0, but the topic starts at 5"):
+    sentence = rf"{topic}\[0\]: the next offset to read is {read}, but the topic starts at 5"
+    with pytest.raises(Unrecoverable, match=sentence):
         await world.writer()
     await writer.close()
 
@@ -220,6 +222,26 @@ async def test_a_turn_reaches_the_journal_with_its_owner_and_headers() -> None:
         "ref": b"r-1",
         "traceparent": b"00-1-2-01",
     }
+
+
+async def test_what_waits_at_the_claim_is_committed_with_the_opening_each_trace_at_its_own_turn() -> None:
+    """One transaction less between the lease and the answer to whoever waits for it."""
+    world = World()
+    furnish(world)
+    await settle(await world.writer())
+    before = world.kafka.logs["conversations", 0].end
+    world.turn("c1", "hello")
+    world.kafka.logs["turns", 0].records[-1].headers = (("traceparent", b"00-1-2-01"),)
+    await world.writer()
+    written = [record for record in world.kafka.logs["conversations", 0].records if record.offset >= before]
+    assert [record.marker for record in written].count(True) == 1, "the claim made one transaction"
+    records = [record for record in written if not record.marker]
+    events = [world.codec.decode_entry(record.value).event for record in records]
+    assert type(events[0]) is WriterOpened, "nothing of an epoch precedes it"
+    traced = [
+        type(event) for event, record in zip(events, records, strict=True) if "traceparent" in dict(record.headers)
+    ]
+    assert traced == [TurnCommitted]
 
 
 async def test_a_trace_of_a_command_that_decided_nothing_goes_to_no_other() -> None:
@@ -292,6 +314,7 @@ async def test_a_paused_writer_that_wakes_is_refused_in_kafka_and_in_postgres() 
     furnish(world)
     zombie = await world.writer()
     await settle(zombie)
+    await settle(zombie)  # its checkpoint is stored
     heir = await world.writer("wk-000000000002")
     world.turn("c1", "hello")
     with pytest.raises(Fenced, match="Kafka refused"):
@@ -456,6 +479,7 @@ async def test_postgres_that_lost_history_is_noticed_by_the_next_load() -> None:
     world = World(limits=OFTEN)
     furnish(world)
     writer = await world.writer()
+    world.turn("c1", "hello")
     await settle(writer)
     await settle(writer)
     stored = world.store.checkpoints[0]
