@@ -8,6 +8,8 @@ group ends in this partition, when a member joins, or after `TRY_AGAIN_MS`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from streams.core.commands import RefuseRun
 from streams.core.draft import Draft
 from streams.core.events import Event, MoveReason, Refused, RunStatus
@@ -15,7 +17,7 @@ from streams.core.limits import problem_of_text
 from streams.core.ownership import choose
 from streams.core.routing import REFUSE
 from streams.core.runs import end, give, move
-from streams.core.state import Partition, Run
+from streams.core.state import Member, Partition, Run
 
 AGENT_BUSY = "agent_busy"
 
@@ -30,19 +32,25 @@ def decide_refuse_run(state: Partition, command: RefuseRun) -> list[Event]:
     problem = problem_of_text("reason", command.reason)
     if problem is not None:
         return [Refused(conversation_id=id_, reason=problem[0], ref=command.ref, detail=problem[1])]
-    refusers = {*run.refusers, command.member}
-    group = state.groups.get(run.group)
-    members = {} if group is None else group.members
-    owner = choose([member for member in members.values() if member.id not in refusers], id_, command.at)
-    rules = state.config.group(run.group)
+    to = _next_in_rank(state, run, {*run.refusers, command.member}, command)
     draft = Draft()
-    if owner is not None:
-        give(state, draft, conversation, run, to=members[owner], reason=MoveReason.REFUSED)
-    elif run.invocation is not None or rules.busy == REFUSE:
+    if to is not None:
+        give(state, draft, conversation, run, to=to, reason=MoveReason.REFUSED)
+    elif run.invocation is not None or state.config.group(run.group).busy == REFUSE:
         end(draft, conversation, run, RunStatus.FAILED, AGENT_BUSY)
     else:
         move(draft, conversation, run, to=None, reason=MoveReason.REFUSED)
     return draft.events
+
+
+def _next_in_rank(state: Partition, run: Run, refusers: Collection[str], command: RefuseRun) -> Member | None:
+    """Who is asked next. That others refused is no reason to give anything to one that drains."""
+    members = state.groups[run.group].members
+    left = [member for member in members.values() if member.id not in refusers]
+    owner = choose(left, command.conversation_id, command.at)
+    if owner is None or (members[owner].draining and not all(member.draining for member in members.values())):
+        return None
+    return members[owner]
 
 
 def _may_refuse(command: RefuseRun, run: Run) -> bool:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from streams.core.commands import (
     ApplyConfig,
     ApplyList,
+    CancelRun,
     CloseConversation,
     Command,
     CommitBatch,
@@ -31,13 +32,16 @@ from streams.core.commands import (
     ListedMember,
     OpenConversation,
     OpenWriter,
+    RefuseRun,
     Reject,
+    ReleaseRun,
     ReopenConversation,
     TimePassed,
 )
-from streams.core.events import Frame, Turn
+from streams.core.events import Frame, Invocation, Turn
 from streams.core.fold import step
-from streams.core.ids import message_id, turn_key
+from streams.core.ids import invocation_message_id, message_id, turn_key
+from streams.core.latest import latest_of
 from streams.core.state import Partition, Run
 from tests.support.partition_world import document
 
@@ -59,6 +63,9 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"group_settle_ms": 0}, {"watchdog_ms": 3000, "interrupt_ttl_ms": 2000}, {"adopt_ms": 1000},
     {"begin_ms": 2000}, {"wait_ms": 2000},
     {"begin_ms": 7000, "wait_ms": 1000, "watchdog_ms": 3000}, {"interrupt_ttl_ms": 3000}, {"interrupt_ttl_ms": 100_000},
+    {"policy": "enqueue"}, {"policy": "enqueue", "deadline_ms": 5000}, {"policy": "reject", "busy": "refuse"},
+    {"policy": "interrupt"}, {"policy": "enqueue", "groups": {"s": {"policy": "deliver", "on_owner_loss": "fail"}}},
+    {"groups": {"s": {"policy": "enqueue"}, "x": {"policy": "interrupt", "busy": "refuse"}}}, {"deadline_ms": 3000},
 )  # fmt: skip
 
 
@@ -91,6 +98,7 @@ class Sequencer:
             self._frame, self._frame, self._join, self._join, self._leave, self._list, self._behind, self._expire,
             self._drain, self._config, self._time, self._time, self._open, self._close, self._reopen, self._batch,
             self._reject, self._person_frame, self._person_frame, self._hand_on,
+            self._call, self._refuse, self._stop,
         )  # fmt: skip
 
     def commands(self, length: int) -> list[Command]:
@@ -128,6 +136,46 @@ class Sequencer:
             id=id_, sender="ann", channel="web", type="text", key=key, text=text, reply_to=self._pick((None, "ask-2"))
         )
         return CommitTurn(**self._stamp(), conversation_id=conversation, turn=turn)
+
+    def _call(self) -> Command:
+        conversation, id_ = self._pick(self._conversations), self._pick(("i1", "i2", f"i{next(self._ids)}"))
+        called = Invocation(
+            id=id_, group=self._pick((*GROUPS, "agents/none")), input_hash=self._pick(("h1", "h1", "h1", "h2")),
+            deadline_ms=self._pick((0, 3000, 300_000, -1)), streamed=self._pick((False, True)),
+            policy=self._pick((None, None, "enqueue", "interrupt", "reject", "later")),
+            retry=self._pick((False, True)),
+        )  # fmt: skip
+        turn = Turn(
+            id=invocation_message_id(conversation, id_, called.input_hash), sender="ann", channel="web", type="text",
+            text="do it", invocation=called,
+        )  # fmt: skip
+        return CommitTurn(**self._stamp(), conversation_id=conversation, turn=turn)
+
+    def _run(self) -> tuple[str, Run | None]:
+        """One that is open, mostly; its conversation."""
+        runs = [(id_, run) for id_, c in self._state.conversations.items() for run in c.runs.values()]
+        if runs and self._pick((True, True, True, False)):
+            return self._pick(runs)
+        return self._pick(self._conversations), None
+
+    def _refuse(self) -> Command:
+        conversation, run = self._run()
+        return RefuseRun(
+            **self._stamp(), conversation_id=conversation, run_id="?" if run is None else run.id, reason="busy",
+            run_epoch=1 if run is None else run.epoch + self._pick((0, 0, 0, 0, 1)),
+            member=self._member() if run is None else run.member or self._member(),
+        )  # fmt: skip
+
+    def _stop(self) -> Command:
+        """Cancelled, or released by an operator."""
+        conversation, run = self._run()
+        named = f"{conversation}/1/agents/s" if run is None else run.id
+        if self._pick((True, True, False)):
+            return CancelRun(**self._stamp(), conversation_id=conversation, run_id=named, by="ann", reason="enough")
+        return ReleaseRun(
+            **self._stamp(), conversation_id=conversation, run_id=named, by="op", reason="stuck",
+            proof=self._pick(("it is off", "")),
+        )  # fmt: skip
 
     def _frame(self) -> Command:
         member, conversation = self._member(), self._pick(self._conversations)
@@ -280,14 +328,15 @@ class Sequencer:
             asks = list(open_asks)[: self._pick((1, 2, 2))]
         data = f'{{"answers":{{{",".join(f"{chr(34)}{ask}{chr(34)}:true" for ask in asks)}}}}}'
         known = self._state.conversations.get(id_)
-        latest = "" if known is None else known.latest_id
+        latest = None if known is None else latest_of(known)
+        message = "none" if latest is None else latest.id
         frame = Frame(
             id=f"f{next(self._ids)}",
             type=kind,
             client_id=self._pick((None, "m1", f"m{next(self._ids)}")),
             text="better" if kind == "edit" else None,
             data=self._pick((data, data, data, "{}")) if kind == "resume" else None,
-            extra=f'{{"messageId":"{self._pick((latest, latest, "other"))}"}}',
+            extra=f'{{"messageId":"{self._pick((message, message, "other"))}"}}',
             watermark=self._pick((0, 1, 2, 3)),
         )
         sender = self._pick(("ann", "ann", "ann", "bob"))

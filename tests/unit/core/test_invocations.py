@@ -209,7 +209,7 @@ def test_time_without_a_writer_does_not_count_against_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_it_is_not_executed_again_when_its_owner_is_lost(begun: bool) -> None:  # noqa: FBT001 -- a parameter
+def test_it_is_not_executed_again_when_its_owner_is_lost(begun: bool) -> None:
     world = fresh()
     world.call()
     if begun:
@@ -227,7 +227,7 @@ def test_it_is_not_executed_again_when_its_owner_is_lost(begun: bool) -> None:  
         ({"on_owner_loss": "fail"}, {"retry": True}, False),
     ],
 )
-def test_it_is_where_it_or_its_group_says_so(agents: dict[str, Any], terms: dict[str, Any], moves: bool) -> None:  # noqa: FBT001 -- a parameter
+def test_it_is_where_it_or_its_group_says_so(agents: dict[str, Any], terms: dict[str, Any], moves: bool) -> None:
     world = fresh(**agents)
     world.call(**terms)
     world.run("a", "started", run=RUN, epoch=1)

@@ -93,6 +93,14 @@ def test_a_run_that_nobody_took_was_not_executed_and_is_given_whatever_happens_t
     assert moved(world.join("b")).to_member is not None
 
 
+def test_who_drains_is_not_asked_while_another_stays_that_refused() -> None:
+    world = world_with("a", "b")
+    world.drain("b")
+    world.say()
+    assert holder(world) == "a"
+    assert moved(world.refuse("a", RUN)).to_member is None
+
+
 def test_it_ends_where_the_group_refuses_when_busy() -> None:
     world = world_with("a", "b", busy="refuse")
     world.say()
