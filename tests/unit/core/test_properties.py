@@ -396,7 +396,7 @@ def test_the_invariants_hold(commands: list[Command]) -> None:
 
 def test_the_invariants_hold_over_a_long_seeded_journal() -> None:
     checker = Checker()
-    state, entries = run(seeded_commands(7, 20_000))
+    state, entries = run(seeded_commands(8, 20_000))
     for entry in entries:
         checker.see(entry)
     checker.finish()
