@@ -305,7 +305,10 @@ def step(state: Partition, command: Command, writer_epoch: int) -> list[Entry]:
     lsn = state.lsn
     at = command.at
     timestamp = command.timestamp
-    for event in decide(state, command):
+    events = _DECIDERS[type(command)](state, command)
+    if state.queued or state.orphans:
+        events = after(state, at, events)
+    for event in events:
         lsn += 1
         entry = Entry(lsn, at, timestamp, writer_epoch, event)
         evolve(state, entry)
