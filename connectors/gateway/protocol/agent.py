@@ -29,9 +29,10 @@ from connectors.gateway.protocol.parse import (
     decode_object,
     frame_type_of,
     is_user_id,
-    parse_agent_frame,
+    verbatim,
     watermark_of,
 )
+from connectors.gateway.protocol.parse_agent import NATIVE, parse_agent_frame
 from connectors.gateway.protocol.render import ack, encode, numbered, raw, turn_of
 from connectors.gateway.protocol.resume import Resume
 from connectors.gateway.protocol.session import PROTOCOL, Scope, Session, State
@@ -90,6 +91,8 @@ class AgentSession(Session):
             forgotten=lambda conversation_id: self._ask(Unfollow(conversation_id)),
         )
         self._unsaid: list[bytes] = []
+        self._raw: str | bytes = ""
+        """The text of the frame that is being taken."""
         self._listed: tuple[str, ...] = ()
         """Conversations that its hello named."""
         self._too_many = 0
@@ -323,6 +326,7 @@ class AgentSession(Session):
 
     # ------------------------------------------------------------------------------------------------- handshake
     def _decode(self, raw: str | bytes) -> dict[str, Any]:
+        self._raw = raw
         # A hello names thousands of conversations: it may be as long as a socket's messages may.
         if len(raw) <= limits.MAX_FRAME_BYTES or self.state is State.HELLO:
             return decode_object(raw, replace=True)
@@ -426,7 +430,8 @@ class AgentSession(Session):
             self._ask(Announce(conversation_id, Shown(encode(shown).decode())))
 
     def _submit(self, conversation_id: str, frame: dict[str, Any]) -> None:
-        parsed = parse_agent_frame(frame, self._new_id)
+        texts = verbatim(self._raw) if frame.get("type") in NATIVE else None
+        parsed = parse_agent_frame(frame, self._new_id, texts)
         run_id, run_epoch = _run_named(frame)
         ref = None
         if parsed.client_id is not None:

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from base64 import urlsafe_b64decode
-from collections.abc import Callable
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -14,12 +13,10 @@ import msgspec
 
 from connectors.gateway.protocol import limits, messages
 from connectors.gateway.protocol.errors import ProtocolError
-from streams.core.events import Frame
 from streams.core.limits import ID_MAX_BYTES
 
 MESSAGE_TYPE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 CLIENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
-ERROR_CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 MAX_ID = 256
 # Objects and arrays within one another. A reader's parser has a bound of its own (Python's `json`: 1,000 less the depth
 # of its caller), and one of the public clients ends on a frame that it cannot parse.
@@ -75,10 +72,10 @@ RESERVED = frozenset(
 UNSUPPORTED = frozenset(
     {"resume", "genui_event", "client_tools", "client_skills", "abort", "survey", "regenerate", "edit"}
 )
-RUN_STATUSES = frozenset({"started", "finished", "interrupted", "error", "aborted"})
 
 # What cannot be stored as text: NUL (PostgreSQL) and surrogates without their other half (UTF-8).
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_ESCAPED_UNSTORABLE = re.compile(r"(?i)\\u(0000|d[89a-f])")
 REPLACEMENT = "\ufffd"
 
 
@@ -192,6 +189,22 @@ def _find_unstorable(value: Any, path: str) -> tuple[str, str] | None:
     return None
 
 
+class _Verbatim(msgspec.Struct):
+    frame: dict[str, msgspec.Raw]
+
+
+def verbatim(raw: str | bytes) -> dict[str, str]:
+    """The fields of an envelope's frame, each as the JSON text that it came as; {}: something in it cannot be stored
+    so."""
+    try:
+        fields = msgspec.json.decode(raw, type=_Verbatim).frame
+        if _ESCAPED_UNSTORABLE.search(raw if isinstance(raw, str) else raw.decode()):
+            _refuse_unstorable(json.loads(raw))
+    except (ValueError, RecursionError, ProtocolError):
+        return {}
+    return {name: bytes(text).decode() for name, text in fields.items()}
+
+
 def client_id_of(frame: dict[str, Any]) -> str | None:
     """The frame's `clientId` when it is one, for the error that answers it."""
     value = frame.get("clientId")
@@ -226,7 +239,7 @@ def parse_message(frame: dict[str, Any]) -> UserMessage:
         raise ProtocolError("bad_request", f"type: `{kind}` is the protocol's own and cannot be a message")
     if not MESSAGE_TYPE.fullmatch(kind):
         raise ProtocolError("invalid_message", "type: lower-case letters, digits, `_` and `-`, at most 64")
-    data = _object(frame, "data", required=True)
+    data = object_field(frame, "data", required=True)
     messages.check_data(kind, data)
     text = data.get("text")
     check_text(text, "data.text")
@@ -234,7 +247,7 @@ def parse_message(frame: dict[str, Any]) -> UserMessage:
         type=kind,
         text=text if isinstance(text, str) else None,
         data=None if data.keys() == {"text"} else json_text(data),
-        client_id=_client_id(frame),
+        client_id=client_id_field(frame),
         metadata=_json_object(frame, "metadata", limits.MAX_METADATA_BYTES),
         meta=_json_object(frame, "meta", limits.MAX_METADATA_BYTES),
         reply_to=_reply_to(frame),
@@ -254,7 +267,8 @@ def check_text(text: Any, field: str) -> None:
             )
 
 
-def _client_id(frame: dict[str, Any]) -> str | None:
+def client_id_field(frame: dict[str, Any]) -> str | None:
+    """The frame's `clientId`, or the `id` that mekik/1 clients have in its place; raises for one that can be none."""
     value = frame.get("clientId")
     if value is None:
         # mekik/1 clients have only `id`; it serves when it fits.
@@ -286,7 +300,8 @@ def _reply_to(frame: dict[str, Any]) -> str | None:
     return target
 
 
-def _object(frame: dict[str, Any], field: str, *, required: bool = False) -> dict[str, Any]:
+def object_field(frame: dict[str, Any], field: str, *, required: bool = False) -> dict[str, Any]:
+    """A field that is an object, {} where it may be missing and is; raises `invalid_message`."""
     value = frame.get(field)
     if value is None and not required:
         return {}
@@ -296,7 +311,7 @@ def _object(frame: dict[str, Any], field: str, *, required: bool = False) -> dic
 
 
 def _json_object(frame: dict[str, Any], field: str, limit: int) -> str | None:
-    value = _object(frame, field)
+    value = object_field(frame, field)
     if not value:
         return None
     text = json_text(value)
@@ -310,113 +325,6 @@ def _json_object(frame: dict[str, Any], field: str, limit: int) -> str | None:
 def json_text(value: Any) -> str:
     """`value` as JSON text."""
     return msgspec.json.encode(value).decode()
-
-
-def parse_agent_frame(frame: dict[str, Any], mint: Callable[[], str]) -> Frame:
-    """An agent's frame as the intake stores it; `mint` gives a new message id. Raises as `parse_message` does."""
-    kind = frame_type_of(frame)
-    if kind in _ABOUT_THE_RUN:
-        return _about_the_run(kind, frame, mint)
-    match kind:
-        case "genui":
-            return _genui(frame, mint)
-        case "tool_call" | "skill":
-            return Frame(id=mint(), type=kind, data=_checked(frame, kind), client_id=_client_id(frame))
-        case "interrupt" | "interrupt_resolved":
-            target = frame.get("id")
-            if not isinstance(target, str) or not 0 < len(target) <= MAX_ID:
-                raise ProtocolError("invalid_message", f"id: the interrupt's id, 1 to {MAX_ID} characters")
-            return Frame(id=target, type=kind, data=_checked(frame, kind), client_id=_client_id(frame))
-        case "event":
-            return Frame(id=mint(), type=kind, data=_checked(frame, kind), client_id=_client_id(frame))
-        case "error":
-            return Frame(id=mint(), type=kind, data=_agent_error(frame))
-        case _:
-            return _agent_message(kind, frame, mint)
-
-
-_ABOUT_THE_RUN = frozenset({"read", "run", "checkpoint"})
-
-
-def _about_the_run(kind: str, frame: dict[str, Any], mint: Callable[[], str]) -> Frame:
-    """A frame that says how far its sender is, and nothing to the person."""
-    if kind == "read":
-        return Frame(id=mint(), type=kind, watermark=watermark_of(frame))
-    if kind == "checkpoint":
-        return Frame(id=mint(), type=kind, data=_checkpoint(frame), client_id=_client_id(frame))
-    status = _object(frame, "data").get("status")
-    if status not in RUN_STATUSES:
-        raise ProtocolError("invalid_message", f"data.status: one of {', '.join(sorted(RUN_STATUSES))}")
-    return Frame(id=mint(), type=kind, status=status)
-
-
-def _checked(frame: dict[str, Any], kind: str) -> str:
-    data = _object(frame, "data", required=True)
-    messages.check_data(kind, data)
-    return json_text(data)
-
-
-def _genui(frame: dict[str, Any], mint: Callable[[], str]) -> Frame:
-    stream, done, chunk = frame.get("streamId"), frame.get("done"), frame.get("chunk")
-    if not isinstance(stream, str) or not 0 < len(stream) <= MAX_ID:
-        raise ProtocolError("invalid_message", f"streamId: a string of 1 to {MAX_ID} characters")
-    if not isinstance(done, bool):
-        raise ProtocolError("invalid_message", "done: must be true or false")
-    messages.check(messages.Chunk, chunk, "chunk")
-    check_text(chunk.get("content") if isinstance(chunk, dict) else None, "chunk.content")
-    return Frame(
-        id=mint(), type="genui", stream_id=stream, done=done, data=json_text(chunk), client_id=_client_id(frame)
-    )
-
-
-def _checkpoint(frame: dict[str, Any]) -> str:
-    if "data" not in frame:
-        raise ProtocolError("invalid_message", "data: what is to be kept, any JSON value")
-    text = json_text(frame["data"])
-    size = len(text.encode())
-    if size > limits.MAX_CHECKPOINT_BYTES:
-        raise ProtocolError(
-            "payload_too_large",
-            f"data: {size} bytes as JSON, at most {limits.MAX_CHECKPOINT_BYTES} are taken of a checkpoint",
-            details={"field": "data", "size": size, "limit": limits.MAX_CHECKPOINT_BYTES},
-        )
-    return text
-
-
-def _agent_error(frame: dict[str, Any]) -> str:
-    data = dict(_object(frame, "data", required=True))
-    code = data.get("code")
-    if not isinstance(code, str) or not ERROR_CODE.fullmatch(code):
-        data["code"] = "agent_error"
-    if not isinstance(data.get("message"), str):
-        data["message"] = "the agent reported an error"
-    # Fields of the protocol's own meaning are only passed on when they are what they claim to be.
-    for field, kind in (("retryable", bool), ("retryAfterMs", int), ("details", dict)):
-        if field in data and not isinstance(data[field], kind):
-            del data[field]
-    for field in ("number", "clientId", "frameType"):
-        data.pop(field, None)
-    return json_text(data)
-
-
-def _agent_message(kind: str, frame: dict[str, Any], mint: Callable[[], str]) -> Frame:
-    message = parse_message(frame)
-    extra: dict[str, Any] = {}
-    actions = frame.get("actions")
-    if actions:
-        messages.check(messages.Actions, actions, "actions")
-        extra["actions"] = actions
-    if message.reply_to is not None:
-        extra["replyTo"] = {"id": message.reply_to}
-    return Frame(
-        id=mint(),
-        type=kind,
-        client_id=message.client_id,
-        text=message.text,
-        data=message.data,
-        metadata=message.metadata,
-        extra=json_text(extra) if extra else None,
-    )
 
 
 def watermark_of(frame: dict[str, Any]) -> int:

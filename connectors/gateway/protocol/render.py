@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -131,22 +131,19 @@ def agent_frame(event: FrameCommitted, timestamp: int) -> Fields:
     """What an agent said or did and the conversation keeps."""
     frame = event.frame
     data = stored(frame.data) if frame.data is not None else {"text": frame.text or ""}
+    native: Fields = {"type": frame.type, "seq": event.seq}
     match frame.type:
         case "genui":
-            return {
-                "type": "genui",
-                "seq": event.seq,
-                "streamId": frame.stream_id,
-                "done": frame.done,
-                "chunk": data,
-                "timestamp": timestamp,
-            }
+            native |= {"streamId": frame.stream_id, "done": frame.done, "chunk": data}
         case "tool_call" | "skill":
-            return {"type": frame.type, "seq": event.seq, "data": data}
+            native["data"] = data
         case "interrupt" | "interrupt_resolved":
-            return {"type": frame.type, "seq": event.seq, "id": frame.id, "data": data}
+            native |= {"id": frame.id, "data": data}
         case _:
             return _message(event, timestamp, data)
+    if frame.extra is not None:
+        native |= _texts(frame.extra)
+    return native
 
 
 def _message(event: FrameCommitted, timestamp: int, data: Any) -> Fields:
@@ -167,6 +164,14 @@ def _message(event: FrameCommitted, timestamp: int, data: Any) -> Fields:
     if frame.extra is not None:
         shown.update(_object(frame.extra))
     return shown
+
+
+def _texts(extra: str) -> Mapping[str, msgspec.Raw]:
+    """The fields of a JSON object, each as the text that it is; what is none has none, see `stored`."""
+    try:
+        return msgspec.json.decode(extra, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return {}
 
 
 def _update(message_id: str, seq: int, data: Fields, timestamp: int) -> Fields:
