@@ -18,12 +18,13 @@ REQUEST_S: Final = 5.0
 
 
 async def again(settings: Settings, partitions: int, rng: random.Random) -> None:
-    """Write the last records of `turns` and `membership` to their partitions again, shuffled.
+    """Write the last records of `turns`, `frames` and `membership` to their partitions again, shuffled.
 
     Raises what Kafka's clients raise, and waits as long as they do: the caller sets the limit.
     """
     topics = Topics(settings.namespace)
-    names = [TopicPartition(topic, n) for topic in (topics.turns, topics.membership) for n in range(partitions)]
+    intake = topics.turns, topics.frames, topics.membership
+    names = [TopicPartition(topic, n) for topic in intake for n in range(partitions)]
     records = list(await _last(settings, names))
     rng.shuffle(records)
     producer = AIOKafkaProducer(bootstrap_servers=settings.kafka)

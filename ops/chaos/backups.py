@@ -15,6 +15,10 @@ PAUSE_S: Final = 0.02
 SESSIONS: Final = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
 )
+LOCK_HOLDER: Final = """
+    SELECT pg_terminate_backend(pid) FROM pg_locks
+    WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND ((classid::bigint << 32) | objid::bigint) = %s
+"""
 LEFT: Final = "SELECT count(*), pg_sleep(%s) FROM pg_stat_activity WHERE datname = %s"
 
 
@@ -31,6 +35,11 @@ class Backups:
         """End all of them, whatever they do; they may come back at once."""
         with psycopg.connect(self._administration, autocommit=True) as connection:
             connection.execute(SESSIONS, [self._name])
+
+    def end_lock(self, key: int) -> None:
+        """End the session that holds this advisory lock, if there is one."""
+        with psycopg.connect(self._administration, autocommit=True) as connection:
+            connection.execute(LOCK_HOLDER, [key])
 
     def make(self) -> None:
         """A new backup in place of the last one."""

@@ -10,24 +10,35 @@ from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import Final
 
-from aiokafka.errors import KafkaError
-
 from ops.chaos import clock
 from ops.chaos.again import again
 from ops.chaos.backups import Backups
+from ops.chaos.network import Wire
+from ops.chaos.outages import UNREACHABLE, Outages
 from ops.chaos.place import PARTITIONS, Place
 from ops.chaos.processes import Process
 from ops.chaos.proxy import END_TXN, Mishap, Way
-from ops.chaos.schedule import Fault, Nemesis
+from ops.chaos.schedule import DROPPED, OF_CLAIMS, Failpoint, Fault, Nemesis
 from ops.chaos.viewers import Viewer
-from streams.runtime.kafka import KafkaUnavailable
+from streams.fence.lease import lock_key
 
 MEETS_WITHIN_S: Final = 8.0
 """How long a failpoint, or a mishap of one request, waits to be met; where nothing happens it is called off."""
 MET_POLL_S: Final = 0.05
+LOCK_LOST_EVERY_S: Final = 0.05
 STORM_EVERY_S: Final = 3.0
+AGENTS_EVERY_S: Final = 1.0
+AGENTS_TOGETHER: Final = 3
 INTAKE_S: Final = 20.0
 HOUR_S: Final = 3600.0
+CUT_WAYS: Final = {
+    Nemesis.KAFKA_CUT: (Wire.KAFKA, tuple(Way)),
+    Nemesis.KAFKA_CUT_SENDING: (Wire.KAFKA, (Way.SENDING,)),
+    Nemesis.KAFKA_CUT_RECEIVING: (Wire.KAFKA, (Way.RECEIVING,)),
+    Nemesis.POSTGRES_CUT: (Wire.POSTGRES, tuple(Way)),
+    Nemesis.POSTGRES_CUT_SENDING: (Wire.POSTGRES, (Way.SENDING,)),
+    Nemesis.POSTGRES_CUT_RECEIVING: (Wire.POSTGRES, (Way.RECEIVING,)),
+}
 
 
 class Nemeses:
@@ -35,14 +46,13 @@ class Nemeses:
 
     def __init__(self, place: Place, backups: Backups, viewers: list[Viewer], seed: int) -> None:
         self._place = place
-        self._backups = backups
         self._viewers = viewers
         self._rng = random.Random(f"turnlog-chaos-nemeses-{seed}")  # noqa: S311 -- no secret
         self._storms = count(1)
-        self._servers = asyncio.Lock()
-        """One hand at a time starts or stops the broker or PostgreSQL."""
+        self._backups = backups
         self.unmet: list[str] = []
         """Faults that waited for a moment that did not come."""
+        self.outages = Outages(place, backups, self.unmet)
 
     async def do(self, fault: Fault) -> None:
         """The fault, from its beginning to its end."""
@@ -88,12 +98,15 @@ class Nemeses:
         process.revive()
 
     async def failpoint(self, fault: Fault) -> None:
-        """The worker dies, or stops, between two lines."""
+        """The worker, or the gateway, dies or stops between two lines."""
         process, dies = self._target(fault), fault.nemesis is Nemesis.FAILPOINT_KILL
+        point = Failpoint.AFTER_REPLAY if fault.nemesis is Nemesis.PAUSED_CLAIM else Failpoint(fault.detail)
         orders, pid = self._place.orders(process.name), process.pid
-        orders.write_text(json.dumps({"point": fault.detail, "do": "kill" if dies else "stop"}), "utf-8")
+        orders.write_text(json.dumps({"point": point, "do": "kill" if dies else "stop"}), "utf-8")
         process.blame(fault.what)
         process.send(signal.SIGUSR1)
+        if point in OF_CLAIMS:
+            self._place.ways[process.name].kafka.reset()  # its next epoch begins with a claim
 
         async def met() -> bool:
             return process.pid != pid or not process.ready.is_set() if dies else await process.is_stopped()
@@ -125,6 +138,21 @@ class Nemeses:
         for guest in guests:
             guest.terminate()
 
+    async def agent_storm(self, fault: Fault) -> None:
+        """Agents come, one a second, and go again: one by a kill, the next in order."""
+        ends_at = asyncio.get_running_loop().time() + fault.for_s
+        guests: list[Process] = []
+        while asyncio.get_running_loop().time() < ends_at:
+            guest = self._place.guest_agent(f"guest-agent-{next(self._storms)}")
+            guest.begin()
+            guests.append(guest)
+            await asyncio.sleep(AGENTS_EVERY_S)
+            if len(guests) > AGENTS_TOGETHER:
+                gone = guests[-1 - AGENTS_TOGETHER]
+                (gone.kill if len(guests) % 2 else gone.terminate)()
+        for guest in guests[-AGENTS_TOGETHER:]:
+            guest.terminate()
+
     async def reader_stops(self, fault: Fault) -> None:
         """A viewer reads nothing any more, for a while."""
         viewer = self._viewers[self._rng.randrange(len(self._viewers))]
@@ -134,83 +162,17 @@ class Nemeses:
         finally:
             viewer.go_on()
 
-    # ------------------------------------------------------------------------------------------------- servers
-    async def broker_dies(self, fault: Fault) -> None:
-        """SIGKILL of the broker, or an orderly stop; it is away for a while, then starts on its data."""
-        servers = self._place.servers
-        async with self._servers:
-            if fault.nemesis is Nemesis.BROKER_KILL:
-                await asyncio.to_thread(servers.kill_kafka)
-                await asyncio.sleep(fault.for_s)
-            await asyncio.to_thread(servers.restart_kafka)
-
-    async def broker_pauses(self, fault: Fault) -> None:
-        """The broker stands still: nobody's connection ends, nobody gets an answer."""
-        async with self._servers:
-            self._place.servers.signal_kafka(signal.SIGSTOP)
-            try:
-                await asyncio.sleep(fault.for_s)
-            finally:
-                self._place.servers.signal_kafka(signal.SIGCONT)
-
-    async def postgres_dies(self, fault: Fault) -> None:
-        """SIGKILL of PostgreSQL, or an orderly stop; it is away for a while, then starts on its data."""
-        servers = self._place.servers
-        async with self._servers:
-            if fault.nemesis is Nemesis.POSTGRES_KILL:
-                await asyncio.to_thread(servers.kill_postgres)
-            else:
-                servers.signal_postgres(signal.SIGINT)
-            await asyncio.sleep(fault.for_s)
-            await asyncio.to_thread(servers.restart_postgres)
-
-    async def sessions_end(self, _fault: Fault) -> None:
-        """Every session of the database is ended in the middle of what it does."""
-        async with self._servers:
-            await asyncio.to_thread(self._backups.end_sessions)
-
-    async def restored(self, fault: Fault) -> None:
-        """The database is what it was at the last backup; under live workers, or between two lives of all of them."""
-        idle = fault.nemesis is Nemesis.POSTGRES_RESTORE_IDLE
-        async with self._servers:
-            for worker in self._place.workers if idle else ():
-                worker.kill()
-            try:
-                await asyncio.to_thread(self._backups.restore)
-            finally:
-                for worker in self._place.workers if idle else ():
-                    worker.revive()
-            await asyncio.to_thread(self._backups.make)
-
-    async def disk_fills(self, fault: Fault) -> None:
-        """Nothing can be written any more under broker and database; later there is room again, and both start anew."""
-        disk, servers = self._place.disk, self._place.servers
-        if disk is None:
-            self.unmet.append(f"{fault.what}: no disk can be mounted here (root on Linux can)")
-            return
-        async with self._servers:
-            await asyncio.to_thread(disk.fill)
-            try:
-                await asyncio.sleep(fault.for_s)
-            finally:
-                disk.free()
-            await asyncio.to_thread(servers.restart_kafka)
-            await asyncio.to_thread(servers.restart_postgres)
-
     # ----------------------------------------------------------------------------------------------- the network
-    async def kafka_cut(self, fault: Fault) -> None:
-        """Nothing passes between one process and Kafka, one way or both; then all that waited does."""
-        ways = {
-            Nemesis.KAFKA_CUT: tuple(Way),
-            Nemesis.KAFKA_CUT_SENDING: (Way.SENDING,),
-            Nemesis.KAFKA_CUT_RECEIVING: (Way.RECEIVING,),
-        }[fault.nemesis]
-        proxy = self._place.ways[self._target(fault).name].kafka
-        proxy.hold(*ways)
+    async def cut(self, fault: Fault) -> None:
+        """Nothing passes between one process and one server, one way or both. Where the kernel drops the packets, TCP
+        has to notice; where the proxy holds them, all that waited passes in the end."""
+        wire, pass_no_more = CUT_WAYS[fault.nemesis]
+        ways = self._place.ways[self._target(fault).name]
+        await asyncio.to_thread(ways.cut, wire, pass_no_more, packets=fault.detail == DROPPED)
         try:
             await asyncio.sleep(fault.for_s)
         finally:
-            proxy.release()
+            ways.mend(wire)
 
     async def kafka_reset(self, fault: Fault) -> None:
         """All of one process's connections to Kafka end."""
@@ -244,25 +206,46 @@ class Nemeses:
         finally:
             proxy.disarm(waiting)
 
-    async def postgres_cut(self, fault: Fault) -> None:
-        """Nothing passes between one process and PostgreSQL; then all that waited does."""
+    async def postgres_reset(self, fault: Fault) -> None:
+        """All of one process's connections to PostgreSQL end."""
+        self._place.ways[self._target(fault).name].postgres.reset()
+
+    async def session_lost(self, fault: Fault) -> None:
+        """PostgreSQL ends a worker's sessions; the worker, who does not get through, may think for a while that all is
+        as it was. Others take it for dead."""
         proxy = self._place.ways[self._target(fault).name].postgres
         proxy.hold(*Way)
+        proxy.reset()
         try:
             await asyncio.sleep(fault.for_s)
         finally:
             proxy.release()
 
-    async def postgres_reset(self, fault: Fault) -> None:
-        """All of one process's connections to PostgreSQL end."""
-        self._place.ways[self._target(fault).name].postgres.reset()
+    async def taken_for_dead(self, fault: Fault) -> None:
+        """A worker's advisory lock is lost, again and again, and nothing else of it: others take it for dead, and it
+        hears of that from none but the fences."""
+        worker = self._target(fault).document.get("id")
+        ends_at = asyncio.get_running_loop().time() + fault.for_s
+        async with self.outages.alone:
+            while worker is not None and asyncio.get_running_loop().time() < ends_at:
+                await asyncio.to_thread(self._backups.end_lock, lock_key(worker))
+                await asyncio.sleep(LOCK_LOST_EVERY_S)
+
+    async def clients_cut(self, fault: Fault) -> None:
+        """Nothing passes between one gateway and its people and agents: half-open sockets, on both sides."""
+        door = self._place.doors[fault.process]
+        door.hold(*Way)
+        try:
+            await asyncio.sleep(fault.for_s)
+        finally:
+            door.release()
 
     async def intake_again(self, fault: Fault) -> None:
-        """The last records of `turns` and `membership` come once more, in another order."""
+        """The last records of all three topics of the intake come once more, in another order."""
         try:
             async with asyncio.timeout(INTAKE_S):
                 await again(self._place.settings, PARTITIONS, self._rng)
-        except (KafkaError, KafkaUnavailable, TimeoutError, OSError) as error:  # another fault has the broker
+        except UNREACHABLE as error:  # another fault has the broker
             self.unmet.append(f"{fault.what}: {type(error).__name__}")
 
 
@@ -277,6 +260,11 @@ async def _within(condition: Callable[[], Awaitable[bool]], limit_s: float) -> b
     return True
 
 
+def of_servers(deed: Callable[[Outages, Fault], Awaitable[None]]) -> Callable[[Nemeses, Fault], Awaitable[None]]:
+    """A deed of `Outages` as one of `Nemeses`."""
+    return lambda nemeses, fault: deed(nemeses.outages, fault)
+
+
 N = Nemeses
 DEEDS: Final[Mapping[Nemesis, Callable[[Nemeses, Fault], Awaitable[None]]]] = {
     Nemesis.KILL_WORKER: N.kill,
@@ -287,30 +275,40 @@ DEEDS: Final[Mapping[Nemesis, Callable[[Nemeses, Fault], Awaitable[None]]]] = {
     Nemesis.STOP_AGENT: N.stop,
     Nemesis.KILL_PROJECTOR: N.kill,
     Nemesis.DRAIN: N.drain,
-    Nemesis.BROKER_KILL: N.broker_dies,
-    Nemesis.BROKER_STOP: N.broker_dies,
-    Nemesis.BROKER_PAUSE: N.broker_pauses,
-    Nemesis.POSTGRES_KILL: N.postgres_dies,
-    Nemesis.POSTGRES_STOP: N.postgres_dies,
-    Nemesis.POSTGRES_SESSIONS: N.sessions_end,
-    Nemesis.POSTGRES_RESTORE: N.restored,
-    Nemesis.POSTGRES_RESTORE_IDLE: N.restored,
-    Nemesis.KAFKA_CUT: N.kafka_cut,
-    Nemesis.KAFKA_CUT_SENDING: N.kafka_cut,
-    Nemesis.KAFKA_CUT_RECEIVING: N.kafka_cut,
+    Nemesis.BROKER_KILL: of_servers(Outages.broker_dies),
+    Nemesis.BROKER_STOP: of_servers(Outages.broker_dies),
+    Nemesis.BROKER_PAUSE: of_servers(Outages.broker_pauses),
+    Nemesis.POSTGRES_KILL: of_servers(Outages.postgres_dies),
+    Nemesis.POSTGRES_STOP: of_servers(Outages.postgres_dies),
+    Nemesis.POSTGRES_SESSIONS: of_servers(Outages.sessions_end),
+    Nemesis.POSTGRES_RESTORE: of_servers(Outages.restored),
+    Nemesis.POSTGRES_RESTORE_IDLE: of_servers(Outages.restored),
+    Nemesis.POSTGRES_FAILOVER: of_servers(Outages.fails_over),
+    Nemesis.POSTGRES_FAILOVER_IDLE: of_servers(Outages.fails_over),
+    Nemesis.KAFKA_CUT: N.cut,
+    Nemesis.KAFKA_CUT_SENDING: N.cut,
+    Nemesis.KAFKA_CUT_RECEIVING: N.cut,
     Nemesis.KAFKA_RESET: N.kafka_reset,
     Nemesis.KAFKA_SLOW: N.kafka_slow,
     Nemesis.END_TXN_ANSWER_LOST: N.end_txn,
     Nemesis.END_TXN_ANSWER_LATE: N.end_txn,
     Nemesis.END_TXN_LATE: N.end_txn,
-    Nemesis.POSTGRES_CUT: N.postgres_cut,
+    Nemesis.JOURNAL_REFUSES: of_servers(Outages.journal_refuses),
+    Nemesis.POSTGRES_CUT: N.cut,
+    Nemesis.POSTGRES_CUT_SENDING: N.cut,
+    Nemesis.POSTGRES_CUT_RECEIVING: N.cut,
+    Nemesis.SESSION_LOST: N.session_lost,
+    Nemesis.TAKEN_FOR_DEAD: N.taken_for_dead,
+    Nemesis.CLIENTS_CUT: N.clients_cut,
     Nemesis.POSTGRES_RESET: N.postgres_reset,
     Nemesis.FAILPOINT_KILL: N.failpoint,
     Nemesis.FAILPOINT_STOP: N.failpoint,
+    Nemesis.PAUSED_CLAIM: N.failpoint,
     Nemesis.WORKER_STORM: N.storm,
+    Nemesis.AGENT_STORM: N.agent_storm,
     Nemesis.CLOCK_AHEAD: N.wrong_clock,
     Nemesis.CLOCK_BEHIND: N.wrong_clock,
     Nemesis.INTAKE_AGAIN: N.intake_again,
     Nemesis.READER_STOPS: N.reader_stops,
-    Nemesis.DISK_FULL: N.disk_fills,
+    Nemesis.DISK_FULL: of_servers(Outages.disk_fills),
 }

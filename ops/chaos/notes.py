@@ -11,6 +11,9 @@ from typing import Any, Final
 ANSWER: Final = "answer to "
 SECRET_VARIABLE: Final = "TURNLOG_CHAOS_SECRET"  # noqa: S105 -- the name of the variable that holds the agents' secret
 
+NOTES_VARIABLE: Final = "TURNLOG_CHAOS_NOTES"
+"""The variable that names the file in which a worker writes down what it does."""
+
 
 class Notebook:
     """A file of notes, appended to."""

@@ -19,6 +19,7 @@ PAUSE_S: Final = (0.3, 1.2)
 LISTENS_S: Final = 6.0
 """How long a person who wants to hear the answer waits before it says the next line all the same."""
 MODES: Final = ("text", "text", "stream", "slow")
+PADDING: Final = "x"
 REPEAT_SHARE: Final = 0.1
 LISTEN_SHARE: Final = 0.6
 TEMPORARY: Final = frozenset({429, 503})
@@ -69,10 +70,11 @@ class Person:
                 await viewer.heard(line.text, LISTENS_S)
             await asyncio.sleep(self.rng.uniform(*PAUSE_S))
 
-    async def say(self, http: httpx.AsyncClient) -> Line:
-        """The next line, until it is committed."""
+    async def say(self, http: httpx.AsyncClient, *, padding: int = 0) -> Line:
+        """The next line, until it is committed. `padding`: so many characters more, and a plain answer."""
         number = len(self.lines)
-        line = Line(key=f"{self.name}-{number}", text=f"{self.name}-{number}-{self.rng.choice(MODES)}")
+        mode = f"{PADDING * padding}-{MODES[0]}" if padding else self.rng.choice(MODES)
+        line = Line(key=f"{self.name}-{number}", text=f"{self.name}-{number}-{mode}")
         self.lines.append(line)
         answer = await self._send(http, line)
         line.id, line.seq = str(answer["id"]), answer.get("seq")

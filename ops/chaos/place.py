@@ -1,26 +1,31 @@
 """The stack under test: servers of its own, and every process where a fault can be done to it alone.
 
-Each worker and gateway has a proxy of its own to Kafka and one to PostgreSQL. Leases and members live for seconds, so
-that a pause of three times that fits into a run.
+Each worker and gateway has a proxy of its own to Kafka and one to PostgreSQL, where possible in a network of its own
+(`network`); people and agents come to a gateway through its door, a proxy too. Everybody else reaches PostgreSQL
+through one more, so that a failover leads all of them to the new primary. Leases and members live for seconds, so that
+a pause of three times that fits into a run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
 from ops import embedded
+from ops.chaos.databases import Database
 from ops.chaos.disk import SmallDisk, mounted
-from ops.chaos.notes import SECRET_VARIABLE
+from ops.chaos.network import Network, Wire, why_not
+from ops.chaos.notes import NOTES_VARIABLE, SECRET_VARIABLE
 from ops.chaos.processes import Process
-from ops.chaos.proxy import KafkaProxy, TcpProxy
+from ops.chaos.proxy import LOOPBACK, KafkaProxy, TcpProxy, Way
 from ops.chaos.proxy import running as proxies_running
 from ops.chaos.schedule import TTL_S, Target
 from ops.children import ChildPlan
@@ -36,6 +41,7 @@ AGENT_PROGRAMS: Final = (
     ("ops.chaos.agent",),
     ("ops.chaos.socket_agent",),
 )
+SKEWED: Final = "ops.chaos.skewed"
 TTL_MS: Final = int(TTL_S * 1000)
 GROUP: Final = "crew"
 
@@ -61,6 +67,26 @@ class Ways:
 
     kafka: KafkaProxy
     postgres: TcpProxy
+    network: Network | None
+    """None: it is in the network of everybody."""
+
+    def proxy(self, wire: Wire) -> TcpProxy:
+        """The one on this wire."""
+        return self.kafka if wire is Wire.KAFKA else self.postgres
+
+    def cut(self, wire: Wire, ways: Collection[Way], *, packets: bool) -> None:
+        """Let nothing pass these ways. `packets`: the kernel drops them, where there is a network of its own; else the
+        proxy holds what is sent."""
+        if packets and self.network is not None:
+            self.network.cut(wire, sending=Way.SENDING in ways, receiving=Way.RECEIVING in ways)
+        else:
+            self.proxy(wire).hold(*ways)
+
+    def mend(self, wire: Wire) -> None:
+        """Let everything pass."""
+        if self.network is not None:
+            self.network.mend(wire)
+        self.proxy(wire).release()
 
 
 @dataclass(slots=True)
@@ -68,6 +94,9 @@ class Place:
     """The whole of it."""
 
     servers: embedded.EmbeddedStack
+    database: Database
+    front: TcpProxy
+    """The way to PostgreSQL of all who have none of their own."""
     settings: Settings
     channels: Sequence[ReadyChannel]
     data: Path
@@ -75,14 +104,20 @@ class Place:
     """None: there is none, or none could be had."""
     notify: Notify
     for_workers: Mapping[str, str]
+    no_networks: str | None
+    """Why there are no networks of one's own; None: there are."""
     workers: list[Process] = field(default_factory=list)
     gateways: list[Process] = field(default_factory=list)
     projectors: list[Process] = field(default_factory=list)
     agents: list[Process] = field(default_factory=list)
     passers_by: list[Process] = field(default_factory=list)
     """Workers that came and went in storms."""
+    guest_agents: list[Process] = field(default_factory=list)
+    """Agents that did."""
     ways: dict[str, Ways] = field(default_factory=dict)
     """By the name of the process."""
+    doors: dict[str, TcpProxy] = field(default_factory=dict)
+    """Of the gateways, by name."""
     urls: list[str] = field(default_factory=list)
     """Of the gateways, whose ports stay."""
 
@@ -97,7 +132,7 @@ class Place:
 
     def processes(self) -> Iterator[Process]:
         """All of them, in the order of starting."""
-        yield from (*self.workers, *self.projectors, *self.gateways, *self.agents, *self.passers_by)
+        yield from (*self.workers, *self.projectors, *self.gateways, *self.agents, *self.passers_by, *self.guest_agents)
 
     def worker_plan(self, name: str) -> ChildPlan:
         """A worker process, which reaches the servers without a proxy unless `ways` has some of its name."""
@@ -107,13 +142,19 @@ class Place:
     def _plan(self, name: str, module: str, *arguments: str) -> ChildPlan:
         ways = self.ways.get(name)
         kafka, postgres = self.settings.kafka, self.settings.postgres
+        prefix: Sequence[str] = ()
+        if ways is not None:
+            kafka = f"{ways.kafka.host}:{ways.kafka.port}"
+            postgres = make_conninfo(postgres, host=ways.postgres.host, port=ways.postgres.port)
+            prefix = () if ways.network is None else ways.network.process.prefix
         environment = {
             **ENVIRONMENT,
-            "TURNLOG_KAFKA": kafka if ways is None else f"127.0.0.1:{ways.kafka.port}",
-            "TURNLOG_POSTGRES": postgres if ways is None else make_conninfo(postgres, port=ways.postgres.port),
+            "TURNLOG_KAFKA": kafka,
+            "TURNLOG_POSTGRES": postgres,
             "TURNLOG_CHAOS_ORDERS": str(self.orders(name)),
+            NOTES_VARIABLE: str(self.seen / f"{name}.jsonl"),
         }
-        command = [sys.executable, "-m", module, *arguments, "-o", "json", "--lifeline"]
+        command = [*prefix, sys.executable, "-m", module, *arguments, "-o", "json", "--lifeline"]
         return ChildPlan(name=name, command=command, environment=environment, log=self.data / "logs" / f"{name}.log")
 
     def orders(self, name: str) -> Path:
@@ -123,13 +164,24 @@ class Place:
     def furnish(self) -> None:
         """Plan every process; the proxies listen by now."""
         self.workers = [self._process(self.worker_plan(name)) for name in Target.WORKER.value]
-        self.projectors = [self._process(self._plan(n, "ops.cli", "projector")) for n in Target.PROJECTOR.value]
+        self.projectors = [self._process(self._plan(n, SKEWED, "ops.cli", "projector")) for n in Target.PROJECTOR.value]
         for name in Target.GATEWAY.value:
-            port = ports.choose(0, 0)
-            self.urls.append(f"http://127.0.0.1:{port}")
+            port = self.doors[name].target_port
+            self.urls.append(f"http://127.0.0.1:{self.doors[name].port}")
             self.gateways.append(self._process(self._plan(name, "ops.chaos.server", "gateway", "--port", str(port))))
         programs = zip(Target.AGENT.value, AGENT_PROGRAMS, strict=True)
         self.agents = [self._process(self._agent_plan(*each)) for each in programs]
+
+    def lead_to_primary(self) -> None:
+        """Everybody's way to PostgreSQL leads to the present primary from here on; sessions end."""
+        for proxy in (self.front, *(ways.postgres for ways in self.ways.values())):
+            proxy.lead_to(LOOPBACK, self.database.port)
+
+    def guest_agent(self, name: str) -> Process:
+        """One more agent process, which comes and goes."""
+        guest = self._process(self._agent_plan(name, AGENT_PROGRAMS[len(self.guest_agents) % len(AGENT_PROGRAMS)]))
+        self.guest_agents.append(guest)
+        return guest
 
     def _process(self, plan: ChildPlan) -> Process:
         return Process(plan, self.notify)
@@ -137,11 +189,11 @@ class Place:
     def _agent_plan(self, name: str, program: tuple[str, ...]) -> ChildPlan:
         module, *options = program
         # Each begins at another gateway.
-        first = Target.AGENT.value.index(name)
+        first = len(self.guest_agents) if name not in Target.AGENT.value else Target.AGENT.value.index(name)
         urls = [self.urls[(first + n) % GATEWAYS] for n in range(GATEWAYS)]
         return ChildPlan(
             name=name,
-            command=[sys.executable, "-m", module, str(self.seen / f"{name}.jsonl"), GROUP, *urls, *options],
+            command=[sys.executable, "-m", SKEWED, module, str(self.seen / f"{name}.jsonl"), GROUP, *urls, *options],
             environment={SECRET_VARIABLE: self.secret("websocket")},
             log=self.data / "logs" / f"{name}.log",
         )
@@ -164,15 +216,17 @@ async def opened(
         disk = await undo.enter_async_context(mounted(stack)) if small_disk else None
         servers = await asyncio.to_thread(embedded.start, stack, progress=notify)
         undo.push_async_callback(asyncio.to_thread, servers.stop)
-        settings = load_settings(kafka=servers.kafka, postgres=servers.postgres)
+        database = Database(servers, stack)
+        undo.push_async_callback(asyncio.to_thread, database.stop)
+        front = TcpProxy(LOOPBACK, database.port)
+        await undo.enter_async_context(proxies_running(front))
+        reached = make_conninfo(servers.postgres, host=front.host, port=front.port)
+        settings = load_settings(kafka=servers.kafka, postgres=reached)
         channels = await provide(settings, PARTITIONS, stack / "secrets.json")
-        place = Place(servers, settings, channels, data, disk, notify, for_workers)
-        host, _, port = settings.kafka.rpartition(":")
-        database = conninfo_to_dict(settings.postgres)
+        no_networks = await asyncio.to_thread(why_not)
+        place = Place(servers, database, front, settings, channels, data, disk, notify, for_workers, no_networks)
         for name in Target.SERVER.value:
-            kafka, postgres = KafkaProxy(host, int(port)), TcpProxy(str(database["host"]), int(str(database["port"])))
-            await undo.enter_async_context(proxies_running(kafka, postgres))
-            place.ways[name] = Ways(kafka, postgres)
+            await _wire(place, name, undo)
         place.furnish()
         undo.push_async_callback(_ended, place)
         for kind in ((*place.workers, *place.projectors), place.gateways, place.agents):
@@ -182,6 +236,33 @@ async def opened(
         yield place
 
 
+async def _wire(place: Place, name: str, undo: AsyncExitStack) -> None:
+    """The ways of the process `name`, and the door if it is a gateway."""
+    network = None
+    if place.no_networks is None:
+        network = await asyncio.to_thread(Network)
+        undo.callback(network.close)
+    host, _, port = place.settings.kafka.rpartition(":")
+    kafka = KafkaProxy(host, int(port), listens=_listener(network, Wire.KAFKA))
+    postgres = TcpProxy(LOOPBACK, place.database.port, listens=_listener(network, Wire.POSTGRES))
+    place.ways[name] = Ways(kafka, postgres, network)
+    proxies = [kafka, postgres]
+    if name in Target.GATEWAY.value:
+        dials = None if network is None else network.process.new_socket
+        door = place.doors[name] = TcpProxy(LOOPBACK, ports.choose(0, 0), dials=dials)
+        proxies.append(door)
+    await undo.enter_async_context(proxies_running(*proxies))
+
+
+def _listener(network: Network | None, wire: Wire) -> Callable[[], socket.socket] | None:
+    return None if network is None else lambda: network.proxies.listening(network.address(wire))
+
+
 async def _ended(place: Place) -> None:
-    for kind in (place.agents, place.gateways, (*place.workers, *place.passers_by), place.projectors):
+    for kind in (
+        (*place.agents, *place.guest_agents),
+        place.gateways,
+        (*place.workers, *place.passers_by),
+        place.projectors,
+    ):
         await asyncio.gather(*(process.end() for process in kind))

@@ -15,12 +15,13 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final
 
+LOOPBACK: Final = "127.0.0.1"
 CHUNK: Final = 65_536
 FRAME_MOST: Final = 100 * 1024 * 1024
 """Kafka's own limit on a request (`socket.request.max.bytes`)."""
@@ -80,22 +81,48 @@ class Link:
 
 
 class TcpProxy:
-    """Listens on a free port of 127.0.0.1 and forwards to `host:port`; use it with `running`."""
+    """Listens on a free port and forwards to `host:port`; use it with `running`.
 
-    def __init__(self, host: str, port: int) -> None:
+    `listens`: gives the socket to listen with, in another network namespace say; None: one on 127.0.0.1. `dials`: gives
+    the socket for each connection to the target, likewise.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        listens: Callable[[], socket.socket] | None = None,
+        dials: Callable[[], socket.socket] | None = None,
+    ) -> None:
         self._target = (host, port)
+        self._listening = listens
+        self._dials = dials
         self._flows = {way: asyncio.Event() for way in Way}
         self._links: set[Link] = set()
         self._server: asyncio.Server | None = None
         self.delay_s = 0.0
         """What each piece takes longer, each way."""
-        self.port = 0
+        self.host, self.port = LOOPBACK, 0
         self.release()
 
     async def start(self) -> None:
         """Listen from here on."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        if self._listening is None:
+            self._server = await asyncio.start_server(self._serve, LOOPBACK, 0)
+        else:
+            self._server = await asyncio.start_server(self._serve, sock=self._listening())
+        self.host, self.port = self._server.sockets[0].getsockname()
+
+    @property
+    def target_port(self) -> int:
+        """Where it leads to."""
+        return self._target[1]
+
+    def lead_to(self, host: str, port: int) -> None:
+        """Forward new connections there from here on; those that there are end."""
+        self._target = (host, port)
+        self.reset()
 
     async def close(self) -> None:
         """End everything."""
@@ -125,7 +152,7 @@ class TcpProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = Link((reader, writer))
         try:
-            link.server_reader, link.server_writer = await asyncio.open_connection(*self._target)
+            link.server_reader, link.server_writer = await self._connected()
         except OSError:
             _reset(writer)
             return
@@ -138,6 +165,17 @@ class TcpProxy:
         self._links.discard(link)
         for each in (link.client_writer, link.server_writer):
             each.close()
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._dials is None:
+            return await asyncio.open_connection(*self._target)
+        made = self._dials()
+        try:
+            await asyncio.get_running_loop().sock_connect(made, self._target)
+        except BaseException:
+            made.close()
+            raise
+        return await asyncio.open_connection(sock=made)
 
     async def _one_way(self, link: Link, way: Way) -> None:
         sending = way is Way.SENDING
@@ -171,10 +209,18 @@ class TcpProxy:
 class KafkaProxy(TcpProxy):
     """Between one process and the broker."""
 
-    def __init__(self, host: str, port: int) -> None:
-        super().__init__(host, port)
-        self._listens = host.encode() + LENGTH.pack(port)
+    def __init__(self, host: str, port: int, *, listens: Callable[[], socket.socket] | None = None) -> None:
+        super().__init__(host, port, listens=listens)
+        self._theirs = host.encode() + LENGTH.pack(port)
         self._waiting: list[Waiting] = []
+
+    @property
+    def _mine(self) -> bytes:
+        """Where this proxy listens, as Kafka's answers say it, in the place of where the broker does."""
+        mine = self.host.encode() + LENGTH.pack(self.port)
+        if len(mine) != len(self._theirs):
+            raise ValueError(f"{self.host} is not as long as the broker's name: frames would change their length")
+        return mine
 
     def arm(self, api: int, mishap: Mishap, seconds: float = 0.0) -> Waiting:
         """Let this happen to the next request of that kind, once."""
@@ -201,7 +247,7 @@ class KafkaProxy(TcpProxy):
             (correlation,) = LENGTH.unpack_from(frame, LENGTH.size)
             api = link.in_flight.pop(correlation, -1)
             if api in NAMES_BROKERS:
-                frame = frame.replace(self._listens, self._listens[:-4] + LENGTH.pack(self.port))
+                frame = frame.replace(self._theirs, self._mine)
             if self._take(api, Mishap.ANSWER_LOST) is not None:
                 link.mute = True
             if link.mute:

@@ -1,6 +1,7 @@
 """One run: the place, its people, the schedule of faults, the healing, the wait for every turn's end, and the proof.
 
-Safety is checked over all that was written and seen; liveness from the moment when the last fault was undone.
+Safety is checked over all that was written and seen; liveness from the moment when the last fault was undone: every
+turn is answered or ended within a stated time, what lies in the intake shrinks to nothing, a slow reader delays nobody.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -23,15 +24,17 @@ import httpx
 
 from ops.audit.verify import Scope, verify_cluster
 from ops.audit.violations import Verdict
-from ops.chaos import guards, seen
+from ops.chaos import guards, lag, probe, seen
 from ops.chaos.backups import Backups
-from ops.chaos.guards import Guard
+from ops.chaos.guards import CONTROLS, Guard
 from ops.chaos.nemeses import Nemeses
 from ops.chaos.notes import Notebook, notes
 from ops.chaos.people import REQUEST_S, Person
-from ops.chaos.place import GATEWAYS, PARTITIONS, Notify, Place, opened
+from ops.chaos.place import GATEWAYS, PARTITIONS, TTL_MS, Notify, Place, opened
+from ops.chaos.promises import fences_a_minute, log_problems
 from ops.chaos.schedule import TTL_S, Fault, Nemesis, schedule
 from ops.chaos.viewers import By, Viewer
+from ops.chaos.writers import writer_problems
 from ops.journal import entries_of
 from streams.core.events import Entry, WriterOpened
 
@@ -51,7 +54,8 @@ SHOWN_MOST: Final = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to run. `data` None: a temporary folder, removed unless something is wrong."""
+    """What to run. `data` None: a temporary folder, removed unless something is wrong. No `nemeses`: all of them; or,
+    for a control, those under which its guard is missed."""
 
     seed: int
     minutes: float
@@ -63,7 +67,13 @@ class Plan:
     @property
     def faults(self) -> Sequence[Fault]:
         """The schedule."""
-        return schedule(self.seed, self.minutes * 60, self.nemeses)
+        chosen = self.nemeses or (() if self.without is None else CONTROLS[self.without].nemeses)
+        return schedule(self.seed, self.minutes * 60, chosen)
+
+    @property
+    def for_workers(self) -> Mapping[str, str]:
+        """Variables that worker processes get on top."""
+        return {} if self.without is None else {guards.VARIABLE: self.without, **CONTROLS[self.without].settings}
 
     @property
     def command(self) -> str:
@@ -86,7 +96,13 @@ class Report:
     refusals: Counter[str] = field(default_factory=Counter)
     unasked: dict[str, list[str]] = field(default_factory=dict)
     settled_s: float | None = None
+    probe_s: float | None = None
+    """The longest that anybody waited for an answer while a viewer read nothing."""
+    cuts: str = ""
+    """How cuts were made."""
     data: Path | None = None
+    database: Path | None = None
+    """Where PostgreSQL's data is after a failover."""
 
     @property
     def ok(self) -> bool:
@@ -105,6 +121,8 @@ class Report:
             "refusals": dict(sorted(self.refusals.items())),
             "ended_unasked": self.unasked,
             "settled_s": self.settled_s,
+            "slow_reader_probe_s": self.probe_s,
+            "cuts": self.cuts,
             "violations": self.violations[:SHOWN_MOST],
             "violations_total": len(self.violations),
             "data": None if self.data is None else str(self.data),
@@ -122,6 +140,8 @@ class Crowd:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     talking: list[asyncio.Task[None]] = field(default_factory=list)
     looking: list[asyncio.Task[None]] = field(default_factory=list)
+    http: httpx.AsyncClient | None = None
+    notebook: Notebook | None = None
 
     def of(self, person: Person) -> list[Viewer]:
         """Who looks at this person's conversation."""
@@ -134,24 +154,37 @@ async def run(plan: Plan, notify: Notify) -> Report:
     clock = _Clock(notify)
     clock.say(f"seed {plan.seed}: {len(plan.faults)} faults within {plan.minutes:g} min; again: {plan.command}")
     report = Report(plan, data=data)
-    for_workers = {} if plan.without is None else {guards.VARIABLE: str(plan.without)}
     small_disk = any(fault.nemesis is Nemesis.DISK_FULL for fault in plan.faults)
-    async with _said_where(data, clock), opened(data, clock.say, for_workers, small_disk=small_disk) as place:
+    async with _said_where(data, clock), opened(data, clock.say, plan.for_workers, small_disk=small_disk) as place:
+        report.cuts = how_cut(place)
+        clock.say(f"cuts: {report.cuts}")
         async with _crowd(place, plan.seed) as crowd:
-            backups = Backups(place.settings.postgres)
-            await asyncio.to_thread(backups.make)
-            nemeses = Nemeses(place, backups, crowd.viewers, plan.seed)
+            nemeses = Nemeses(place, Backups(place.settings.postgres), crowd.viewers, plan.seed)
+            await nemeses.outages.back_up()
             await _faults(plan, nemeses, report, clock)
             await _settled(place, crowd, report, clock)
+            if report.ok:
+                clock.say("a viewer stops reading; the others must not notice")
+                await _probed(place, crowd, report)
             report.unmet = nemeses.unmet
             clock.say("the audit reads everything again")
-            await _proof(place, crowd, report)
+            await _proof(place, crowd, nemeses, report)
+        report.database = place.database.data
         _count(place, crowd, report)
     clock.say("clean" if report.ok else f"{len(report.violations)} violations")
     if report.ok and plan.data is None:
         await asyncio.to_thread(shutil.rmtree, data)
         report.data = None
     return report
+
+
+def how_cut(place: Place) -> str:
+    """How connections of one process are cut here, for people."""
+    if place.no_networks is None:
+        return (
+            "the kernel drops packets of the process's own network namespace, or a proxy holds what is sent, by turns"
+        )
+    return f"a proxy holds what is sent ({place.no_networks})"
 
 
 class _Clock:
@@ -180,6 +213,7 @@ async def _crowd(place: Place, seed: int) -> AsyncIterator[Crowd]:
     crowd, secret = Crowd(), place.secret("web")
     notebook = Notebook(place.seen / "viewers.jsonl")
     async with httpx.AsyncClient(timeout=REQUEST_S, limits=httpx.Limits(max_connections=4 * PEOPLE)) as http:
+        crowd.http, crowd.notebook = http, notebook
         try:
             for number in range(PEOPLE):
                 rng = random.Random(f"turnlog-chaos-person-{seed}-{number}")  # noqa: S311 -- no secret
@@ -251,8 +285,10 @@ async def _settled(place: Place, crowd: Crowd, report: Report, clock: _Clock) ->
 
 
 async def _unsettled(place: Place, crowd: Crowd) -> list[str]:
-    told = seen.tell(await _entries(place))
-    left = []
+    journal = await _journal(place)
+    told = seen.tell(chain.from_iterable(journal.values()))
+    turns = await lag.waiting(place.settings, journal)
+    left = [f"partition {number} has {count} turns without outcome" for number, count in turns.items() if count]
     for conversation, each in told.items():
         left += [f"{run} is open" for run in each.open_runs]
         left += [f"turn {turn.seq} of {conversation} waits" for turn in each.turns() if turn.waiting and not each.given]
@@ -263,20 +299,37 @@ async def _unsettled(place: Place, crowd: Crowd) -> list[str]:
     return left
 
 
-async def _entries(place: Place) -> list[Entry]:
-    entries = []
-    for partition in range(PARTITIONS):
-        entries += [entry async for entry in entries_of(place.settings, partition, follow=False)]
-    return entries
+async def _journal(place: Place) -> dict[int, list[Entry]]:
+    """By partition."""
+    return {
+        partition: [entry async for entry in entries_of(place.settings, partition, follow=False)]
+        for partition in range(PARTITIONS)
+    }
 
 
-async def _proof(place: Place, crowd: Crowd, report: Report) -> None:
-    """Invariants 1 to 7 and 9 to 11 by the audit, 8 by what the clients wrote down."""
+async def _probed(place: Place, crowd: Crowd, report: Report) -> None:
+    person, http, notebook = crowd.people[0], crowd.http, crowd.notebook
+    if http is None or notebook is None:
+        raise RuntimeError("nobody is there to be asked")
+    slow, others = probe.slow_viewer(person, place.urls, notebook), crowd.of(person)
+    report.probe_s = round(await probe.slow_reader_delays_nobody(http, person, slow, others, report.violations), 3)
+    crowd.viewers.append(slow)
+
+
+async def _proof(place: Place, crowd: Crowd, nemeses: Nemeses, report: Report) -> None:
+    """Invariants 1 to 7 and 9 to 11 by the audit, 8 by what the clients wrote down; what leases, checkpoints and intake
+    promise by what workers wrote down and by the logs."""
     verdict = await verify_cluster(place.settings, Scope(), lambda _: None)
     report.violations += _audited(verdict)
-    entries = await _entries(place)
+    journal = await _journal(place)
+    for partition, partitions_own in journal.items():
+        changes = await lag.changes(place.settings, partition)
+        report.violations += log_problems(partition, partitions_own, changes, TTL_MS)
+    diaries = {each.name: _notes(place, each.name) for each in (*place.workers, *place.passers_by)}
+    report.violations += writer_problems(diaries, nemeses.outages.losses)
+    entries = list(chain.from_iterable(journal.values()))
     told = seen.tell(entries)
-    agents = {process.name: list(notes(place.seen / f"{process.name}.jsonl")) for process in place.agents}
+    agents = {each.name: _notes(place, each.name) for each in (*place.agents, *place.guest_agents)}
     for person in crowd.people:
         conversation = told.get(person.conversation, seen.Told())
         report.violations += seen.line_problems(person.name, conversation, person.lines)
@@ -298,8 +351,13 @@ async def _proof(place: Place, crowd: Crowd, report: Report) -> None:
         "writer_epochs": sum(isinstance(entry.event, WriterOpened) for entry in entries),
         "deliveries": sum(note["note"] == "turn" for each in agents.values() for note in each),
         "frames_seen": sum(len(viewer.seen) for viewer in crowd.viewers),
+        "fences_a_minute": max(fences_a_minute(each) for each in journal.values()),
         "connections": sum(viewer.connections for viewer in crowd.viewers),
     }
+
+
+def _notes(place: Place, name: str) -> list[dict[str, Any]]:
+    return list(notes(place.seen / f"{name}.jsonl"))
 
 
 def _audited(verdict: Verdict) -> list[str]:

@@ -28,6 +28,8 @@ class Nemesis(StrEnum):
     POSTGRES_SESSIONS = "postgres-sessions"
     POSTGRES_RESTORE = "postgres-restore"
     POSTGRES_RESTORE_IDLE = "postgres-restore-idle"
+    POSTGRES_FAILOVER = "postgres-failover"
+    POSTGRES_FAILOVER_IDLE = "postgres-failover-idle"
     KAFKA_CUT = "kafka-cut"
     KAFKA_CUT_SENDING = "kafka-cut-sending"
     KAFKA_CUT_RECEIVING = "kafka-cut-receiving"
@@ -36,11 +38,19 @@ class Nemesis(StrEnum):
     END_TXN_ANSWER_LOST = "end-txn-answer-lost"
     END_TXN_ANSWER_LATE = "end-txn-answer-late"
     END_TXN_LATE = "end-txn-late"
+    JOURNAL_REFUSES = "journal-refuses"
     POSTGRES_CUT = "postgres-cut"
+    POSTGRES_CUT_SENDING = "postgres-cut-sending"
+    POSTGRES_CUT_RECEIVING = "postgres-cut-receiving"
     POSTGRES_RESET = "postgres-reset"
+    SESSION_LOST = "session-lost"
+    TAKEN_FOR_DEAD = "taken-for-dead"
+    CLIENTS_CUT = "clients-cut"
     FAILPOINT_KILL = "failpoint-kill"
     FAILPOINT_STOP = "failpoint-stop"
+    PAUSED_CLAIM = "paused-claim"
     WORKER_STORM = "worker-storm"
+    AGENT_STORM = "agent-storm"
     CLOCK_AHEAD = "clock-ahead"
     CLOCK_BEHIND = "clock-behind"
     INTAKE_AGAIN = "intake-again"
@@ -49,7 +59,7 @@ class Nemesis(StrEnum):
 
 
 class Failpoint(StrEnum):
-    """A place in a worker, between two lines, at which it can be made to die or to stop."""
+    """A place in a worker or a gateway, between two lines, at which it can be made to die or to stop."""
 
     AFTER_POLL = "after-poll"
     AFTER_DECIDE = "after-decide"
@@ -60,6 +70,22 @@ class Failpoint(StrEnum):
     AFTER_CHECKPOINT = "after-checkpoint"
     BEFORE_INIT = "before-init"
     AFTER_INIT = "after-init"
+    AFTER_REPLAY = "after-replay"
+    AFTER_INTAKE = "after-intake"
+    """A gateway has given a command to Kafka's client."""
+    BEFORE_SHOW = "before-show"
+    """A gateway has read from the journal what nobody was shown yet."""
+    BEFORE_TELL = "before-tell"
+    """A gateway knows that a command is committed; who waits for it does not."""
+
+
+OF_GATEWAYS: Final = (Failpoint.AFTER_INTAKE, Failpoint.BEFORE_SHOW, Failpoint.BEFORE_TELL)
+OF_WORKERS: Final = tuple(point for point in Failpoint if point not in OF_GATEWAYS)
+OF_CLAIMS: Final = (Failpoint.BEFORE_INIT, Failpoint.AFTER_INIT, Failpoint.AFTER_REPLAY)
+"""Met in a claim only: the worker is given a reason for one."""
+
+DROPPED, HELD = "packets dropped", "held by the proxy"
+"""How a cut is made, where the kernel can."""
 
 
 class Target(Enum):
@@ -71,6 +97,7 @@ class Target(Enum):
     PROJECTOR = ("projector-1",)
     SERVER = (*WORKER, *GATEWAY)
     """What has its own way to Kafka and PostgreSQL."""
+    ANY = (*WORKER, *GATEWAY, *AGENT, *PROJECTOR)
     NONE = ("",)
 
 
@@ -123,6 +150,8 @@ SHAPES: Final[Mapping[Nemesis, Shape]] = {
     Nemesis.POSTGRES_SESSIONS: Shape(Target.NONE, 0.0, 0.0, 3),
     Nemesis.POSTGRES_RESTORE: Shape(Target.NONE, 0.0, 0.0, 2),
     Nemesis.POSTGRES_RESTORE_IDLE: Shape(Target.NONE, 0.0, 0.0, 1),
+    Nemesis.POSTGRES_FAILOVER: Shape(Target.NONE, 0.5, 5.0, 2),
+    Nemesis.POSTGRES_FAILOVER_IDLE: Shape(Target.NONE, 0.5, 5.0, 1),
     Nemesis.KAFKA_CUT: Shape(Target.SERVER, HALF, THRICE, 2),
     Nemesis.KAFKA_CUT_SENDING: Shape(Target.SERVER, HALF, THRICE, 2),
     Nemesis.KAFKA_CUT_RECEIVING: Shape(Target.SERVER, HALF, THRICE, 2),
@@ -131,22 +160,47 @@ SHAPES: Final[Mapping[Nemesis, Shape]] = {
     Nemesis.END_TXN_ANSWER_LOST: Shape(Target.WORKER, 0.0, 0.0, 3),
     Nemesis.END_TXN_ANSWER_LATE: Shape(Target.WORKER, 0.5, 8.0, 2),
     Nemesis.END_TXN_LATE: Shape(Target.WORKER, 0.5, 8.0, 3),
-    Nemesis.POSTGRES_CUT: Shape(Target.SERVER, HALF, THRICE, 3),
+    Nemesis.JOURNAL_REFUSES: Shape(Target.NONE, 0.5, 4.0, 1),
+    Nemesis.POSTGRES_CUT: Shape(Target.SERVER, HALF, THRICE, 2),
+    Nemesis.POSTGRES_CUT_SENDING: Shape(Target.SERVER, HALF, THRICE, 1),
+    Nemesis.POSTGRES_CUT_RECEIVING: Shape(Target.SERVER, HALF, THRICE, 1),
     Nemesis.POSTGRES_RESET: Shape(Target.SERVER, 0.0, 0.0, 2),
-    Nemesis.FAILPOINT_KILL: Shape(Target.WORKER, 0.0, 2.0, 6),
-    Nemesis.FAILPOINT_STOP: Shape(Target.WORKER, HALF, THRICE, 5),
+    Nemesis.SESSION_LOST: Shape(Target.WORKER, HALF, TTL_S, 2),
+    Nemesis.TAKEN_FOR_DEAD: Shape(Target.WORKER, 1.0, 2.0, 2),
+    Nemesis.CLIENTS_CUT: Shape(Target.GATEWAY, HALF, THRICE, 1),
+    Nemesis.FAILPOINT_KILL: Shape(Target.SERVER, 0.0, 2.0, 7),
+    Nemesis.FAILPOINT_STOP: Shape(Target.SERVER, HALF, THRICE, 6),
+    Nemesis.PAUSED_CLAIM: Shape(Target.WORKER, TTL_S * 1.25, THRICE, 1),
     Nemesis.WORKER_STORM: Shape(Target.NONE, 9.0, 12.0, 1),
-    Nemesis.CLOCK_AHEAD: Shape(Target.SERVER, 8.0, 15.0, 1),
-    Nemesis.CLOCK_BEHIND: Shape(Target.SERVER, 8.0, 15.0, 1),
+    Nemesis.AGENT_STORM: Shape(Target.NONE, 6.0, 9.0, 1),
+    Nemesis.CLOCK_AHEAD: Shape(Target.ANY, 8.0, 15.0, 1),
+    Nemesis.CLOCK_BEHIND: Shape(Target.ANY, 8.0, 15.0, 1),
     Nemesis.INTAKE_AGAIN: Shape(Target.NONE, 0.0, 0.0, 3),
     Nemesis.READER_STOPS: Shape(Target.NONE, 4.0, 15.0, 1),
     Nemesis.DISK_FULL: Shape(Target.NONE, 3.0, 6.0, 1),
 }
 
 ALONE: Final = frozenset(
-    {Nemesis.DISK_FULL, Nemesis.POSTGRES_RESTORE, Nemesis.POSTGRES_RESTORE_IDLE, Nemesis.BROKER_STOP}
+    {
+        Nemesis.DISK_FULL,
+        Nemesis.POSTGRES_RESTORE,
+        Nemesis.POSTGRES_RESTORE_IDLE,
+        Nemesis.POSTGRES_FAILOVER,
+        Nemesis.POSTGRES_FAILOVER_IDLE,
+        Nemesis.BROKER_STOP,
+    }
 )
 """They handle servers that others handle too: nothing begins before they are over."""
+CUTS: Final = frozenset(
+    {
+        Nemesis.KAFKA_CUT,
+        Nemesis.KAFKA_CUT_SENDING,
+        Nemesis.KAFKA_CUT_RECEIVING,
+        Nemesis.POSTGRES_CUT,
+        Nemesis.POSTGRES_CUT_SENDING,
+        Nemesis.POSTGRES_CUT_RECEIVING,
+    }
+)
 MIXED_SHARE: Final = 0.35
 """Of the faults, so many are still there when the next one comes."""
 PAUSE_S: Final = (0.5, 4.0)
@@ -176,8 +230,10 @@ def schedule(seed: int, seconds: float, nemeses: Collection[Nemesis] = ()) -> Se
 
 def _fault(rng: random.Random, at_s: float, nemesis: Nemesis) -> Fault:
     shape = SHAPES[nemesis]
+    process = rng.choice(shape.target.value)
     detail = ""
     if nemesis in {Nemesis.FAILPOINT_KILL, Nemesis.FAILPOINT_STOP}:
-        detail = str(rng.choice(list(Failpoint)))
-    process = rng.choice(shape.target.value)
+        detail = str(rng.choice(OF_WORKERS if process in Target.WORKER.value else OF_GATEWAYS))
+    elif nemesis in CUTS:
+        detail = rng.choice((DROPPED, HELD))
     return Fault(at_s, nemesis, process, round(rng.uniform(shape.least_s, shape.most_s), 2), detail)

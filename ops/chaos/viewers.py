@@ -56,6 +56,8 @@ class Viewer:
     connections: int = 0
     problems: list[str] = field(default_factory=list)
     """Refusals for good."""
+    socket_options: Sequence[tuple[int, int, int]] = ()
+    """Of its connection, by SSE."""
     _last: int = 0
     _texts: dict[str, str] = field(default_factory=dict)
     """Text of each stream so far."""
@@ -131,7 +133,7 @@ class Viewer:
             headers["Last-Event-ID"] = str(self._last)
         parser = EventParser()
         async with (
-            httpx.AsyncClient(timeout=SILENCE) as http,
+            httpx.AsyncClient(timeout=SILENCE, transport=self._transport()) as http,
             http.stream("GET", f"{url}/v1/conversations/{self.conversation}/stream", headers=headers) as response,
         ):
             if not response.is_success:
@@ -141,6 +143,9 @@ class Viewer:
             async for chunk in response.aiter_bytes():
                 for event in parser.feed(chunk):
                     yield {"type": event.event, **json.loads(event.data)}
+
+    def _transport(self) -> httpx.AsyncHTTPTransport:
+        return httpx.AsyncHTTPTransport(socket_options=list(self.socket_options))
 
     async def _by_socket(self, url: str) -> AsyncIterator[dict[str, Any]]:
         headers = {"Authorization": f"Bearer {self.token}"}

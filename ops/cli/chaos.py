@@ -39,7 +39,11 @@ def chaos(
     ] = None,
     without: Annotated[
         Guard | None,
-        typer.Option("--without", help="The control: workers run without this guard of the product. Must be caught."),
+        typer.Option(
+            "--without",
+            help="The control: workers run without this guard of the product. Must be caught. Without --nemesis: under "
+            "the faults that the guard is for.",
+        ),
     ] = None,
     data: Annotated[
         Path | None, typer.Option("--data", help="New folder that keeps all of it. Without it: removed if clean.")
@@ -50,7 +54,11 @@ def chaos(
 
     A stack of its own (Kafka, PostgreSQL, 2 workers, 2 gateways, 4 agents, and people who talk all the while) is put
     through a schedule of faults that follows from the seed. When the last one is undone, every turn must be answered
-    within a stated time; then `audit verify` reads the log, and what each client saw at its socket is compared with it.
+    within a stated time, and a viewer that stops reading must delay nobody; then `audit verify` reads the log, and what
+    each client saw at its socket, and each worker did with its leases, is compared with it.
+
+    As root on Linux, processes have networks of their own, in which the kernel drops packets, and the servers a small
+    disk, which is filled; elsewhere proxies hold what is sent, and the disk is left alone. The output says which.
 
     Exit code 0: clean. 1: something promised is broken; it says what, where the data is, and how to run it again.
 
@@ -88,10 +96,19 @@ def told(report: Report) -> str:
         f"seed {report.plan.seed}, {report.plan.minutes:g} min: {sum(report.faults.values())} faults ({faults})",
         counts,
     ]
+    lines.append(f"cuts: {report.cuts}")
+    if report.unmet:
+        lines.append(f"not done, as their moment did not come: {', '.join(report.unmet)}")
     lines += [f"{name} ended by itself: {', '.join(ends)}" for name, ends in report.unasked.items()]
     if report.ok:
-        return "\n".join([*lines, f"clean: every promise held; settled {report.settled_s} s after the last fault"])
+        clean = (
+            f"clean: every promise held; settled {report.settled_s} s after the last fault; beside a viewer that reads "
+            f"nothing nobody waited longer than {report.probe_s} s for an answer"
+        )
+        return "\n".join([*lines, clean])
     lines += [f"VIOLATION: {each}" for each in report.violations]
+    if report.database is not None:
+        lines.append(f"PostgreSQL failed over: its data is in {report.database}, not in the stack's own folder")
     lines.append(
         f"NOT clean: {len(report.violations)} violations. The data and all logs are in {report.data}; its servers "
         f"start with `turnlog up --workers 0 --projectors 0 --data {report.data}/stack`. Again: {report.plan.command}"
