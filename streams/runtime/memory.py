@@ -20,7 +20,7 @@ import msgspec
 from streams.core.commands import Command
 from streams.core.fold import conversation_of
 from streams.core.keys import restore_older
-from streams.core.state import KEY_LIFETIME_MS, Partition
+from streams.core.state import KEY_LIFETIME_MS, ImpossibleEvent, Partition
 from streams.core.store import (
     OverflowKey,
     attach,
@@ -32,11 +32,19 @@ from streams.core.store import (
     mark_stored,
 )
 from streams.fence.port import Checkpoint, Checkpoints, ConversationRow, KeyRow, Positions, Token
+from streams.runtime.kafka import Unrecoverable
 
 AWAKE_IDLE_MAX = 1_000
 """Idle conversations that stay decoded, a partition: waking one costs some 10 µs."""
 # So many conversations are dumped before other partitions get the loop again: about 10 ms.
 DUMP_CHUNK = 500
+
+
+class UnreadableRow(Exception):
+    """What the store holds of a conversation is not what was put there: another release wrote it, or a disk broke."""
+
+    def __init__(self, conversation_id: str, error: Exception) -> None:
+        super().__init__(f"the stored row of conversation {conversation_id} is not readable: {error}")
 
 
 class Room:
@@ -108,12 +116,13 @@ class Memory:
         return len(self.state.conversations) + len(self._asleep)
 
     async def load_hot(self) -> None:
-        """Bring in every conversation that must never be out of memory."""
+        """Bring in every conversation that must never be out of memory. Raises `UnreadableRow`."""
         if self.stored_lsn:
             self._attach(await self._checkpoints.load_hot(self.state.partition, self._token, self.stored_lsn))
 
     async def require(self, absent: Collection[str], commands: Iterable[Command] = ()) -> None:
-        """Have all that deciding needs: `absent` conversations that exist, older keys of those that commands name."""
+        """Have all that deciding needs: `absent` conversations that exist, older keys of those that commands name.
+        Raises `UnreadableRow`."""
         partition, token, lsn = self.state.partition, self._token, self.stored_lsn
         if absent and self._asleep:
             absent = [name for name in absent if not self._wake(name)]
@@ -191,7 +200,10 @@ class Memory:
         return True
 
     def _awaken(self, name: str, row: bytes) -> None:
-        conversation = load_conversation(name, row)
+        try:
+            conversation = load_conversation(name, row)
+        except (ImpossibleEvent, LookupError, ValueError) as error:
+            raise UnreadableRow(name, error) from error
         attach(self.state, conversation)
         if conversation.older_keys:
             self._older.add(name)
@@ -203,7 +215,15 @@ class Memory:
     def _take_keys(self, conversations: Iterable[str], found: Sequence[KeyRow]) -> None:
         of: dict[str, list[tuple[bytes, int, str, int, int]]] = {name: [] for name in conversations}
         for row in found:
-            of[row.conversation_id].append((bytes.fromhex(row.key), row.seq, row.id, row.at, row.timestamp))
+            try:
+                fingerprint = bytes.fromhex(row.key)
+            except ValueError as error:
+                raise Unrecoverable(
+                    f"the stored idempotency key {row.key!r} of conversation {row.conversation_id} is not readable: "
+                    f"{error}. Delete this row of idempotency_keys and start the worker again; a repeat of what it "
+                    "stood for is then stored once more"
+                ) from error
+            of[row.conversation_id].append((fingerprint, row.seq, row.id, row.at, row.timestamp))
         for name, older in of.items():
             restore_older(self.state.conversations[name], older)
         self._older.difference_update(of)

@@ -39,7 +39,7 @@ from streams.fence.clock import monotonic_s
 from streams.fence.port import Fenced, FenceUnavailable, HeldBy, Lease
 from streams.runtime.kafka import Doubt, KafkaUnavailable, Unrecoverable, is_stray
 from streams.runtime.ports import Ports
-from streams.runtime.writer import StaleLeases, Undecidable, Writer
+from streams.runtime.writer import CheckpointDiscarded, StaleLeases, Undecidable, Writer
 
 log = structlog.get_logger(__name__)
 
@@ -281,7 +281,7 @@ class Sequencer(Service):
             case Doubt():
                 metrics.doubts.inc()
                 log.warning("in doubt: starting over with a new epoch", **about)
-            case StaleLeases() | KafkaUnavailable() | FenceUnavailable():
+            case StaleLeases() | KafkaUnavailable() | FenceUnavailable() | CheckpointDiscarded():
                 log.warning("cannot go on now", **about)
             case Undecidable():
                 # The first time the state may have been at fault, which is rebuilt; the second time it is the record.

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import structlog
 
 from streams.core.clock import LogClock
-from streams.core.commands import CommitBatch, OpenWriter
+from streams.core.commands import Command, CommitBatch, OpenWriter
 from streams.core.events import Entry
 from streams.core.fold import evolve, step
 from streams.core.state import KEY_LIFETIME_MS, ImpossibleEvent, Partition
@@ -37,7 +38,7 @@ from streams.runtime.intake import Batch, Intake, origin_of
 from streams.runtime.journal import pack_entries, replay
 from streams.runtime.kafka import Doubt, JournalReader, KafkaUnavailable, Unrecoverable, closed
 from streams.runtime.liveness import Liveness
-from streams.runtime.memory import Memory, Snapshot
+from streams.runtime.memory import Memory, Snapshot, UnreadableRow
 from streams.runtime.ports import Ports
 from streams.runtime.signals import Tick
 
@@ -66,6 +67,10 @@ class Undecidable(Exception):
     def __init__(self, origin: str, error: Exception) -> None:
         super().__init__(f"the core failed on {origin}: {type(error).__name__}: {error}")
         self.origin = origin
+
+
+class CheckpointDiscarded(Exception):
+    """What was stored could not be read and counts for nothing any more: the next epoch begins with the journal."""
 
 
 class Saving(NamedTuple):
@@ -147,7 +152,7 @@ class Writer:
         state = self._memory.state
         entries = step(state, opened, self._token.writer_epoch)
         _, batch = await self._polled()
-        await self._memory.require(batch.absent, batch.commands)
+        await self._require(batch.absent, batch.commands)
         entries += self._decided(state, batch, len(entries))
         await self._commit(batch, entries, batch.commands[-1].timestamp if batch.commands else opened.timestamp)
 
@@ -157,14 +162,37 @@ class Writer:
         if stored is not None:
             try:
                 state = await self._remember(load_partition(stored.state, self._partition))
-            except ImpossibleEvent as error:
-                # The journal is all there is: what another release wrote here, or a disk broke, is made anew from it.
-                log.warning("checkpoint not readable: rebuilding", partition=self._partition, error=str(error))
-                await self._ports.checkpoints.discard(self._partition, self._token)
+            except (ImpossibleEvent, UnreadableRow) as error:
+                await self._discard(error)
             else:
                 self._journal_offset, self._saved_positions = stored.journal_offset, stored.positions
                 return state
         return await self._remember(Partition(self._partition))
+
+    async def _discard(self, why: Exception) -> None:
+        """Count the checkpoint for nothing: what another release wrote there, or a disk broke, is made anew from the
+        journal. One that does not go back to its beginning cannot do that: `Unrecoverable`, and all stays as it is."""
+        reader = self._ports.new_reader(self._partition)
+        try:
+            await reader.open(0)
+        except Unrecoverable as error:
+            raise Unrecoverable(
+                f"{why}; nor can the journal replace the checkpoint: {error}. Take both tables, checkpoints and "
+                "conversation_states, from one backup of PostgreSQL, or run the release that wrote them"
+            ) from error
+        finally:
+            await closed(reader)
+        log.error("checkpoint not readable: rebuilding from the journal", partition=self._partition, error=str(why))
+        await self._ports.checkpoints.discard(self._partition, self._token)
+
+    async def _require(self, absent: Collection[str], commands: Iterable[Command] = ()) -> None:
+        """Have in memory what deciding needs. A conversation whose row is not readable cannot be made anew by itself:
+        what happened to it follows from the partition's members and channels of that time."""
+        try:
+            await self._memory.require(absent, commands)
+        except UnreadableRow as error:
+            await self._discard(error)
+            raise CheckpointDiscarded(str(error)) from error
 
     async def _remember(self, state: Partition) -> Partition:
         self._memory = Memory(
@@ -185,7 +213,7 @@ class Writer:
             await self._settle(reader)
             async for entries, offset in replay(reader, self._ports.codec, self._journal_offset):
                 named = {entry.event.conversation_id for entry in entries}
-                await self._memory.require({name for name in named if name and name not in state.conversations})
+                await self._require({name for name in named if name and name not in state.conversations})
                 for entry in entries:
                     evolve(state, entry)
                 self._journal_offset = offset
@@ -219,7 +247,7 @@ class Writer:
         self._look_at_save()
         polled, batch = await self._polled()
         if batch.commands:
-            await self._memory.require(batch.absent, batch.commands)
+            await self._require(batch.absent, batch.commands)
             entries = self._decided(self._memory.state, batch)
             if entries:
                 await self._commit(batch, entries, batch.commands[-1].timestamp)

@@ -6,18 +6,20 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from streams.core.commands import Command, CommitTurn
 from streams.core.events import Entry, Rejected
 from streams.core.fold import step
-from streams.core.state import Partition
+from streams.core.state import KEYS_IN_ROW, Partition
+from streams.core.store import load_conversation
 from streams.fence.port import HeldBy, Lease
 from streams.runtime import partition as module
 from streams.runtime.kafka import Doubt, KafkaUnavailable, Polled
 from streams.runtime.partition import FINAL, TRANSITIONS, PartitionState, Sequencer
 from streams.runtime.ports import Ports
 from tests.support.fake_kafka import FakeIntake
-from tests.support.sequencing import LIMITS, FakeKeeper, World
+from tests.support.sequencing import LIMITS, FakeKeeper, World, settle
 from tests.support.waiting import until
 
 S = PartitionState
@@ -279,6 +281,80 @@ async def test_a_partition_that_does_not_drain_in_time_is_cut_off_and_its_lease_
     assert [row.live for row in await ports.leases.table()] == [False], "else it is renewed, and nobody runs it"
     assert isinstance(ports.keeper, FakeKeeper)
     assert ports.keeper.forgotten == [0]
+
+
+OFTEN = replace(LIMITS, checkpoint_every_events=1, idle_conversations_max=0)
+
+
+async def stored_ones(world: World) -> None:
+    """Idle conversations that are in the store alone."""
+    world.configure()
+    writer = await world.writer()
+    for number in range(3):
+        world.converse(f"c{number}")
+    await settle(writer)
+    await writer.drain()
+    await writer.close()
+
+
+def spoil(world: World, conversation: str) -> None:
+    partition, row = world.store.conversations[conversation]
+    world.store.conversations[conversation] = (partition, structs.replace(row, state=b"of another release"))
+
+
+@pytest.mark.parametrize("replayed", [False, True], ids=["asked for by a command", "asked for by a replayed event"])
+async def test_an_idle_conversation_whose_row_is_not_readable_is_made_anew_from_the_journal(replayed: bool) -> None:
+    """It was read again for ever: nothing in the partition was answered any more."""
+    world = World(limits=OFTEN)
+    await stored_ones(world)
+    if replayed:
+        world.limits = LIMITS
+        late = await world.writer()
+        world.converse("c1")
+        await settle(late)
+        await late.close()
+    spoil(world, "c1")
+    async with sequencer(world) as running:
+        world.converse("c1")
+        await until(lambda: world.kinds().count("Refused") == 1 + replayed)
+        assert running.phase is S.RUNNING
+    assert world.kinds().count("ConversationOpened") == 3, "it is known to exist"
+    assert [entry.lsn for entry in world.journal()] == list(range(1, len(world.journal()) + 1))
+    load_conversation("c1", world.store.conversations["c1"][1].state)
+
+
+async def test_where_the_journal_cannot_replace_an_unreadable_row_the_partition_stops_and_keeps_what_it_has() -> None:
+    world = World(limits=OFTEN)
+    await stored_ones(world)
+    spoil(world, "c1")
+    world.kafka.logs[world.kafka.topics.conversations, 0].start = 1
+    before = world.store.checkpoints[0].lsn
+    async with sequencer(world) as running:
+        world.converse("c1")
+        await in_phase(running, S.STOPPED)
+        assert "conversation c1 is not readable" in running.reason
+        assert "from one backup" in running.reason
+        assert world.store.checkpoints[0].lsn >= before > 0
+
+
+async def test_an_unreadable_key_stops_the_partition_and_is_named() -> None:
+    """The journal cannot replace it: its row would stay."""
+    world = World(limits=OFTEN)
+    world.configure()
+    world.converse("c1")
+    writer = await world.writer()
+    for number in range(KEYS_IN_ROW + 1):
+        world.turn("c1", f"t{number}", key=f"k{number}")
+    await settle(writer)
+    await writer.drain()
+    await writer.close()
+    ((name, (partition, row)),) = world.store.keys.items()
+    world.store.keys[name] = (partition, structs.replace(row, key="no hex"))
+    async with sequencer(world) as running:
+        world.turn("c1", "t0", key="k0")
+        await in_phase(running, S.STOPPED)
+        assert "'no hex' of conversation c1" in running.reason
+        assert "Delete this row of idempotency_keys" in running.reason
 
 
 async def test_a_stopped_partition_is_marked_in_the_lease_table() -> None:
