@@ -19,6 +19,7 @@ from streams.core.events import (
     TurnCommitted,
     TurnEdited,
     TurnRegenerated,
+    TurnUnassigned,
 )
 from streams.core.ids import channel_of_group
 
@@ -62,6 +63,8 @@ class NothingLost:
                 return self._committed(turn)
             case RunOpened() as opened:
                 return self._opened(opened)
+            case TurnUnassigned() as unassigned:
+                return self._unassigned(unassigned)
             case RunMoved() as moved:
                 self._moved(moved)
             case RunEnded() as ended:
@@ -122,6 +125,18 @@ class NothingLost:
         account.runs.add(opened.run_id)
         self._turns_of_run.setdefault(opened.run_id, []).append(name)
         return []
+
+    def _unassigned(self, event: TurnUnassigned) -> list[str]:
+        name = (str(event.conversation_id), event.turn_seq)
+        account = self._accounts.get(name)
+        if account is None or event.channel not in account.waiting:
+            return [f"turn {event.turn_seq} is given up for {event.channel}, for which it does not wait"]
+        account.waiting.discard(event.channel)
+        if not account.waiting:
+            self._waiting.get(name[0], set()).discard(event.turn_seq)
+        account.answered = False
+        self._close_account(name, account)
+        return [] if event.reason else [f"turn {event.turn_seq} ended without a reason"]
 
     def _moved(self, moved: RunMoved) -> None:
         lost = self._orphaned.pop(moved.run_id, None)

@@ -22,6 +22,7 @@ from streams.core.events import (
     RunOpened,
     RunStarted,
     TurnCommitted,
+    TurnUnassigned,
 )
 from streams.core.runs import ASK_CLOSED, STREAM_CLOSED
 
@@ -30,7 +31,7 @@ LEFT_OPEN: Final = {("genui", STREAM_CLOSED): "a stream", ("interrupt_resolved",
 """What the writer says in the name of a member that lost its run: told as the member's own, the dead would speak."""
 
 
-def sentence(event: Event) -> str:  # noqa: PLR0911 -- one branch an event
+def sentence(event: Event) -> str:  # noqa: C901, PLR0911, PLR0912 -- one branch an event
     """What happened, in one line."""
     match event:
         case TurnCommitted():
@@ -53,6 +54,8 @@ def sentence(event: Event) -> str:  # noqa: PLR0911 -- one branch an event
             )
         case RunEnded():
             return f"turn {event.turn_seq} is {event.status} in {event.group} by {event.member} ({event.reason})"
+        case TurnUnassigned():
+            return _unassigned(event)
         case Refused():
             return f"refused as {event.reason}: {event.detail}" + (f" (from {event.member})" if event.member else "")
         case Duplicate():
@@ -73,6 +76,11 @@ def _turn(event: TurnCommitted) -> str:
     waits = f"; waits for an agent of {', '.join(event.waiting)}" if event.waiting else ""
     to = f" → {', '.join(given)}" if given else ""
     return f"{event.turn.sender} says: {_short(event.turn.text or event.turn.data or event.turn.type)}{to}{waits}"
+
+
+def _unassigned(event: TurnUnassigned) -> str:
+    alone = ", nor does anybody else" if event.nobody else ""
+    return f"nobody of {event.channel} gets turn {event.turn_seq}{alone} ({event.reason})"
 
 
 def _frame(event: FrameCommitted) -> str:

@@ -47,6 +47,7 @@ from streams.core.policies import make_room, rejecting
 from streams.core.routing import NOBODY, Plan, plan_of
 from streams.core.runs import bind, end, forget_waiting, note_asks, open_run, watch
 from streams.core.state import Conversation, ImpossibleEvent, Partition, Run, Update, WaitingTurn
+from streams.core.unassigned import refuse_unassigned, wait
 
 # ------------------------------------------------------------------------------------------------ decide
 
@@ -137,6 +138,9 @@ def decide_turn(state: Partition, command: CommitTurn) -> list[Event]:
             ref=command.ref,
         )
     )
+    if plan.waiting:
+        given = bool(assigned or queued or asking)
+        refuse_unassigned(state, draft, conversation, WaitingTurn(seq, turn.id), plan.waiting, given=given)
     return draft.events
 
 
@@ -294,8 +298,7 @@ def evolve_turn(state: Partition, conversation: Conversation, entry: Entry, even
         run = Run(run_id(conversation.id, seq, group), seq, turn.id, group, None, entry.at, queued=True)
         open_run(state, conversation, bind(state, run, turn.invocation, entry.at))
     for channel in event.waiting:
-        conversation.waiting.setdefault(channel, []).append(WaitingTurn(seq, turn.id))
-        state.waiting.setdefault(channel, set()).add(conversation.id)
+        wait(state, conversation, channel, WaitingTurn(seq, turn.id, at=entry.at))
     if event.joins_run is not None:
         _join(state, conversation, entry, event)
         return

@@ -35,6 +35,7 @@ from streams.core.ownership import choose, why_no_more
 from streams.core.routing import Plan, plan_of
 from streams.core.runs import end, take_waiting
 from streams.core.state import Conversation, ImpossibleEvent, Partition, WaitingTurn
+from streams.core.unassigned import refuse_unassigned, wait
 
 EDIT: Final = "edit"
 
@@ -69,9 +70,13 @@ def decide_wanted_anew(
         if run.turn_seq == conversation.latest:
             end(draft, conversation, run, RunStatus.CANCELLED, REASONS[command.frame.type])
     superseded = (*said(conversation), *(e.seq for e in draft.events if isinstance(e, FrameCommitted)))
-    draft.add(_wanted(conversation, command, key, superseded, () if conversation.handed_over else plan.waiting))
+    waiting = () if conversation.handed_over else plan.waiting
+    draft.add(_wanted(conversation, command, key, superseded, waiting))
     if not conversation.handed_over:
         _open(draft, conversation, plan, command.at)
+    turn_id = edition_id(conversation.id, conversation.latest_id, conversation.editions + 1)
+    turn = WaitingTurn(conversation.latest, turn_id, conversation.editions + 1)
+    refuse_unassigned(state, draft, conversation, turn, waiting, given=bool(plan.groups))
     return draft.events
 
 
@@ -175,5 +180,4 @@ def evolve_wanted_anew(
     for channel in [*conversation.waiting]:
         take_waiting(state, conversation, channel, event.turn_seq)
     for channel in event.waiting:
-        conversation.waiting.setdefault(channel, []).append(WaitingTurn(event.turn_seq, turn_id, event.edition))
-        state.waiting.setdefault(channel, set()).add(conversation.id)
+        wait(state, conversation, channel, WaitingTurn(event.turn_seq, turn_id, event.edition, entry.at))

@@ -483,6 +483,20 @@ class RunCancelling(Event, frozen=True):
     ref: str | None = None
 
 
+class TurnUnassigned(Event, frozen=True):
+    """A turn waits for an agent channel no more, for it found no member there: nobody of it gets the turn from here on.
+
+    `nobody`: no other channel's either, so that the person is told.
+    """
+
+    turn_seq: int
+    turn_id: str
+    channel: str
+    reason: str
+    """`refused`: the channel lets no turn wait; `no_member`: it waited as long as the channel lets one."""
+    nobody: bool = False
+
+
 class BatchCommitted(Event, frozen=True):
     """Last event of every batch: the intake positions (next offset to read) that its outcome covers."""
 

@@ -83,6 +83,7 @@ from streams.core.events import (
     TurnCommitted,
     TurnEdited,
     TurnRegenerated,
+    TurnUnassigned,
     Unknown,
     WriterOpened,
 )
@@ -113,6 +114,7 @@ from streams.core.refusing import decide_refuse_run
 from streams.core.runs import evolve_cancelling, evolve_ended, evolve_moved, evolve_opened, evolve_started
 from streams.core.state import Conversation, ImpossibleEvent, Partition
 from streams.core.timeouts import advance_timers, decide_due
+from streams.core.unassigned import advance_waits, decide_waits, evolve_unassigned
 
 # ------------------------------------------------------------------------------------------------ decide
 
@@ -120,6 +122,7 @@ from streams.core.timeouts import advance_timers, decide_due
 def _decide_time(state: Partition, command: TimePassed) -> list[Event]:
     draft = Draft()
     decide_due(state, draft, command.at)
+    decide_waits(state, draft, command.at)
     return [*draft.events, *decide_wanted_again(state, command.at)]
 
 
@@ -239,6 +242,7 @@ _OF_CONVERSATION: Final[dict[type[Event], Callable[[Partition, Conversation, Ent
     ConversationHandedOver: evolve_handed_over,
     ConversationHandedBack: evolve_handed_back,
     RunCancelling: evolve_cancelling,
+    TurnUnassigned: evolve_unassigned,
 }
 
 _NUMBERED: Final = frozenset(
@@ -315,4 +319,5 @@ def step(state: Partition, command: Command, writer_epoch: int) -> list[Entry]:
         entries.append(entry)
     if type(command) is TimePassed:
         advance_timers(state, at)
+        advance_waits(state, at)
     return entries

@@ -55,6 +55,7 @@ from streams.core.state import (
     Member,
     Partition,
 )
+from streams.core.unassigned import watch_waits
 
 LIST_WANTED_AGAIN_MS: Final = 2000
 """An unanswered request for a list or the document is repeated after this long: two heartbeats."""
@@ -345,6 +346,7 @@ def evolve_config(state: Partition, _: Entry, event: ConfigChanged) -> None:
     for conversation in state.conversations.values():  # a new or shorter time-out may be due before a run's bucket
         for run in conversation.runs.values():
             watch(state, conversation, run)
+        watch_waits(state, conversation)
 
 
 def _alive(state: Partition, gateway: str) -> Gateway:

@@ -27,7 +27,8 @@ INTERRUPT: Final = "interrupt"
 POLICIES: Final = (DELIVER, ENQUEUE, REJECT, INTERRUPT)
 
 REFUSE: Final = "refuse"
-"""The value of `busy` by which a turn ends that every member of its group refused."""
+"""The value of `busy` by which a turn ends that every member of its group refused, and of `unassigned` by which one
+ends that finds no member."""
 
 
 class GroupSettings(msgspec.Struct, frozen=True):
@@ -60,7 +61,10 @@ class Channel(msgspec.Struct, frozen=True):
     begin_ms: int = 0
     """A run that its member does not begin within this ends; 0: it may take its time."""
     wait_ms: int = 0
-    """A run that waits this long for a member of its group ends; 0: it waits for ever."""
+    """A run that waits this long for a member of its group ends, and a turn that waits for the channel's first one; 0:
+    they wait for ever."""
+    unassigned: str = "wait"
+    """What becomes of a turn while the channel has no member: `wait`, for `wait_ms` or for ever, or `refuse`."""
     interrupt_ttl_ms: int = 24 * 60 * 60 * 1000
     """A run whose member asks a person ends when no answer came for this long: 24 h."""
     deadline_ms: int = 0

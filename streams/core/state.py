@@ -55,6 +55,8 @@ class WaitingTurn(msgspec.Struct, frozen=True, gc=False, array_like=True):
     turn_id: str
     edition: int = 0
     """The how-manieth time that its answer is wanted anew."""
+    at: int = 0
+    """Since when it waits."""
 
 
 class EndedRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -282,5 +284,7 @@ class Partition(msgspec.Struct):
     queued: dict[str, int] = {}
     """Conversations with runs that wait in line, and how many. Never iterated unsorted."""
     timers: Timers = msgspec.field(default_factory=Timers)
+    waits: Timers = msgspec.field(default_factory=Timers)
+    """Of turns that wait for a channel; see `unassigned`."""
     dirty: set[str] = set()
     """Conversations changed since the runtime last cleared this."""

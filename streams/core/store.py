@@ -29,6 +29,7 @@ from streams.core.state import (
     Update,
     WaitingTurn,
 )
+from streams.core.unassigned import watch_waits
 
 FORMAT: Final = 4
 """Of both rows; a row of another format is refused, and the state rebuilt from the journal."""
@@ -300,6 +301,7 @@ def attach(state: Partition, conversation: Conversation) -> None:
         watch(state, conversation, run)
     for channel in conversation.waiting:
         state.waiting.setdefault(channel, set()).add(conversation.id)
+    watch_waits(state, conversation)
 
 
 def detach(state: Partition, conversation_id: str) -> None:

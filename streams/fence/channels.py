@@ -75,6 +75,13 @@ class Busy(StrEnum):
     REFUSE = "refuse"
 
 
+class Unassigned(StrEnum):
+    """What becomes of a turn while its channel has no member; `wait`: for `wait_ms`, 0 for ever."""
+
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
 class InvalidDocument(ValueError):
     """A document that breaks rules: one line each, naming the field and the rule."""
 
@@ -110,6 +117,7 @@ class Channel(_Strict):
     watchdog_ms: int = Field(300_000, ge=1_000, le=24 * HOUR_MS)
     begin_ms: int = Field(0, ge=0, le=24 * HOUR_MS)
     wait_ms: int = Field(0, ge=0, le=30 * 24 * HOUR_MS)
+    unassigned: Unassigned = Unassigned.WAIT
     interrupt_ttl_ms: int = Field(24 * HOUR_MS, ge=1_000, le=30 * 24 * HOUR_MS)
     deadline_ms: int = Field(0, ge=0, le=24 * HOUR_MS)
     policy: Policy = Policy.DELIVER

@@ -61,7 +61,7 @@ PAUSES = (0, 0, 0, 0, 1, 400, 1000, 2000, 6000, 301_000)
 SETTINGS: tuple[dict[str, Any], ...] = (
     {}, {}, {"on_owner_loss": "fail"}, {"on_owner_loss": "restart"}, {"on_owner_loss": "continue"},
     {"group_settle_ms": 0}, {"watchdog_ms": 3000, "interrupt_ttl_ms": 2000}, {"adopt_ms": 1000},
-    {"begin_ms": 2000}, {"wait_ms": 2000},
+    {"begin_ms": 2000}, {"wait_ms": 2000}, {"unassigned": "refuse"},
     {"begin_ms": 7000, "wait_ms": 1000, "watchdog_ms": 3000}, {"interrupt_ttl_ms": 3000}, {"interrupt_ttl_ms": 100_000},
     {"policy": "enqueue"}, {"policy": "enqueue", "deadline_ms": 5000}, {"policy": "reject", "busy": "refuse"},
     {"policy": "interrupt"}, {"policy": "enqueue", "groups": {"s": {"policy": "deliver", "on_owner_loss": "fail"}}},

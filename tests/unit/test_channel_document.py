@@ -33,6 +33,7 @@ def test_defaults_are_written_out() -> None:
         "watchdog_ms": 300_000,
         "begin_ms": 0,
         "wait_ms": 0,
+        "unassigned": "wait",
         "interrupt_ttl_ms": 86_400_000,
         "deadline_ms": 0,
         "policy": "deliver",
@@ -73,7 +74,10 @@ def test_a_listed_document_can_be_applied_as_it_is() -> None:
         ([], "must be an object"),
         ({}, "channels: Field required"),
         ({"channels": []}, "channels: must not be empty"),
-        (with_channel(policy="later"), "channels[2].policy: Input should be 'deliver', 'enqueue', 'reject' or 'interrupt'"),
+        (
+            with_channel(policy="later"),
+            "channels[2].policy: Input should be 'deliver', 'enqueue', 'reject' or 'interrupt'",
+        ),
         (with_channel(busy="never"), "channels[2].busy: Input should be 'wait' or 'refuse'"),
         (
             with_channel(groups={"x": {"policy": "later"}}),

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from connectors.gateway.protocol.errors import ProtocolError
 from streams.core.events import (
     ConversationClosed,
     ConversationReopened,
@@ -19,6 +20,7 @@ from streams.core.events import (
     RunStarted,
     RunStatus,
     TurnCommitted,
+    TurnUnassigned,
 )
 
 Fields = dict[str, Any]
@@ -199,12 +201,19 @@ def transient(entry: Entry) -> list[Fields]:
             return [run(STATUSES[event.status], superseded=event.superseded)]
         case RunMoved() if event.superseded:
             return [run("aborted", superseded=event.superseded)]
+        case TurnUnassigned() if event.nobody:
+            return [_unanswered(event)]
         case FrameCommitted() if event.frame.type == "error" and event.frame.data is not None:
             return [{"type": "error", "data": stored(event.frame.data)}]
         case FrameCommitted() if event.frame.type == "run" and event.frame.status is not None:
             return [run(event.frame.status)]
         case _:
             return []
+
+
+def _unanswered(event: TurnUnassigned) -> Fields:
+    details = {"turnSeq": event.turn_seq, "messageId": event.turn_id, "reason": event.reason}
+    return ProtocolError("bot_unavailable", "no agent is there to answer this", details=details).frame()
 
 
 def run(status: str, *, superseded: tuple[int, ...] = ()) -> Fields:

@@ -301,3 +301,22 @@ async def test_an_expired_token_closes_the_session(world: World) -> None:
             await person.until("welcome")
             assert (await person.until("error"))["data"]["code"] == "token_expired"
             assert (await closed(person))[0] == 4401
+
+
+async def test_who_says_something_that_no_agent_is_there_for_is_told_where_the_channel_lets_no_turn_wait(
+    world: World, served: Served
+) -> None:
+    newer = json.loads(served.store.document_text) | {"version": 2}
+    newer["channels"][-1]["unassigned"] = "refuse"
+    served.store.document_text, served.store.version = json.dumps(newer), 2
+    await served.gateway.directory._refresh_document()
+    while any(journal.state.config.version != 2 for journal in world.journals):
+        await served.http.get("/healthz")
+    _, token = await served.conversation()
+    async with served.socket(token, {"watermark": 0}) as person:
+        await person.until("welcome")
+        await person.send({"type": "text", "clientId": "c-1", "data": {"text": "hi"}})
+        ack, told = await person.frame(), await person.frame()
+        assert (ack["type"], told["type"], told["data"]["code"]) == ("ack", "error", "bot_unavailable")
+        assert (told["data"]["retryable"], told["data"]["details"]["turnSeq"]) == (True, ack["seq"])
+        assert "clientId" not in told["data"], "it is stored: sending it again would be a repeat"
