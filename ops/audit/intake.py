@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from streams.core.events import (
     BatchCommitted,
     ConversationClosed,
+    ConversationHandedBack,
+    ConversationHandedOver,
     ConversationOpened,
     ConversationReopened,
     Duplicate,
     Entry,
     Event,
     FrameCommitted,
+    PersonFrameCommitted,
     Refused,
     Rejected,
+    RunCancelling,
+    RunEnded,
     TurnCommitted,
+    TurnEdited,
+    TurnRegenerated,
 )
 from streams.fence.port import Positions
 
@@ -26,12 +33,18 @@ ANSWERS = (
     ConversationOpened,
     ConversationClosed,
     ConversationReopened,
+    ConversationHandedOver,
+    ConversationHandedBack,
     TurnCommitted,
+    TurnEdited,
+    TurnRegenerated,
     FrameCommitted,
+    PersonFrameCommitted,
+    RunCancelling,
     Duplicate,
     Refused,
 )
-"""Events that complete a command, by its ref."""
+"""Events that complete a command, by its ref. (A `RunEnded` does where it has one.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,13 @@ class Taken:
     """Of the records that can be decoded, in order; None: a record without one."""
     undecodable: tuple[str, ...]
     """Origins (`topic/partition/offset`) of those that cannot."""
+    origins: tuple[str, ...] = ()
+    """Those of `refs`, in the same order: what the core failed on is rejected though it can be decoded."""
+
+    def without(self, rejected: set[str]) -> Taken:
+        """What was not."""
+        left = [ref for ref, origin in zip(self.refs, self.origins, strict=False) if origin not in rejected]
+        return self if len(left) == len(self.refs) or not self.origins else replace(self, refs=tuple(left))
 
 
 @dataclass(slots=True)
@@ -84,7 +104,7 @@ class Consumed:
                 return []
 
     def _note(self, event: Event) -> None:
-        if not isinstance(event, ANSWERS):
+        if not isinstance(event, ANSWERS) and not (isinstance(event, RunEnded) and event.ref is not None):
             return
         ref: str | None = event.ref
         if ref is None:
@@ -104,6 +124,8 @@ class Consumed:
     def account(self, turns: Taken, frames: Taken) -> list[str]:
         """Compare the batch that just ended with what its ranges held, and begin the next one."""
         batch, self._open = self._open, Batch(Counter(), set())
+        if batch.rejected:
+            turns, frames = turns.without(batch.rejected), frames.without(batch.rejected)
         found = [*self._each_once(turns, batch), *self._at_most_once(frames, batch)]
         unsaid = (origin for origin in (*turns.undecodable, *frames.undecodable) if origin not in batch.rejected)
         found.extend(f"{origin} cannot be decoded, was consumed, and is not rejected" for origin in unsaid)

@@ -85,7 +85,7 @@ class NothingFenced:
         self._doubtful.append((ref, f"the frame of ref {ref} was {what}, at lsn {entry.lsn}"))
 
     def _frame(self, entry: Entry, frame: FrameCommitted) -> list[str]:
-        found = []
+        found: list[str] = []
         if frame.ref is not None:
             if frame.ref in self._refused:
                 self._doubt(entry, frame.ref, "refused as fenced, and then stored")

@@ -105,6 +105,7 @@ class PartitionSource:
 
     def _summary(self, records: list[Any], decode: Any) -> Taken:
         refs: list[str | None] = []
+        origins: list[str] = []
         undecodable: list[str] = []
         for record in records:
             try:
@@ -114,10 +115,11 @@ class PartitionSource:
                 continue
             if partition_of(command.conversation_id, self._partitions) == self._partition:
                 refs.append(command.ref)
+                origins.append(_origin(record))
             else:
                 undecodable.append(_origin(record))
         topic = records[0].topic if records else ""
-        return Taken(topic, tuple(refs), tuple(undecodable))
+        return Taken(topic, tuple(refs), tuple(undecodable), tuple(origins))
 
 
 def _origin(record: Any) -> str:

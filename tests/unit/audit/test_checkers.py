@@ -21,21 +21,30 @@ from streams.core.commands import CloseConversation
 from streams.core.events import (
     Assignment,
     BatchCommitted,
+    ConversationHandedBack,
+    ConversationHandedOver,
     ConversationOpened,
     Entry,
+    Event,
+    Frame,
     FrameCommitted,
     MemberDraining,
     MemberJoined,
     MemberLeft,
     MoveReason,
     OwnerChanged,
+    PersonFrameCommitted,
     Refused,
     RefusedReason,
     Rejected,
+    RunCancelling,
     RunEnded,
     RunMoved,
     RunStarted,
+    RunStatus,
     TurnCommitted,
+    TurnEdited,
+    TurnRegenerated,
     WriterOpened,
 )
 from streams.core.fold import step
@@ -592,6 +601,46 @@ def test_11_what_cannot_be_decoded_is_rejected() -> None:
     rejected = msgspec.structs.replace(journal.entries[-1], event=Rejected(origin="turns/0/2", reason="truncated"))
     checker = last_batch(Journal(entries=[*journal.entries[:-1], rejected, journal.entries[-1]]))
     assert not checker.account(taken, NOTHING)
+
+
+def test_11_what_the_core_failed_on_is_rejected_in_the_place_of_an_outcome() -> None:
+    journal = spoken()
+    taken = Taken("turns", ("ref-2", "ref-3", "ref-4"), (), ("turns/0/0", "turns/0/1", "turns/0/2"))
+    assert len(last_batch(journal).account(taken, NOTHING)) == 1
+    rejected = msgspec.structs.replace(journal.entries[-1], event=Rejected(origin="turns/0/2", reason="undecidable"))
+    checker = last_batch(Journal(entries=[*journal.entries[:-1], rejected, journal.entries[-1]]))
+    assert not checker.account(taken, NOTHING)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        PersonFrameCommitted(frame=Frame(id="f", type="abort"), sender="ann", channel="web", ref="ref-4"),
+        TurnEdited(turn_seq=1, turn_id="t", by="ann", ref="ref-4"),
+        TurnRegenerated(turn_seq=1, turn_id="t", by="ann", ref="ref-4"),
+        ConversationHandedOver(by="ops", to="bob", reason="asked", id="h", ref="ref-4"),
+        ConversationHandedBack(by="ops", reason="done", id="h", ref="ref-4"),
+        RunCancelling(
+            run_id="r", turn_seq=1, run_epoch=1, group="agents", member="m", by="ann", reason="stop", ref="ref-4"
+        ),
+        RunEnded(
+            run_id="r",
+            turn_seq=1,
+            group="agents",
+            member=None,
+            run_epoch=1,
+            status=RunStatus.CANCELLED,
+            reason="cancelled",
+            ref="ref-4",
+        ),
+    ],
+    ids=lambda outcome: type(outcome).__name__,
+)
+def test_11_each_command_of_a_persons_side_has_its_outcome(outcome: Event) -> None:
+    journal = spoken()
+    entry = msgspec.structs.replace(journal.entries[-1], event=outcome)
+    checker = last_batch(Journal(entries=[*journal.entries[:-1], entry, journal.entries[-1]]))
+    assert not checker.account(Taken("turns", ("ref-2", "ref-3", "ref-4"), ()), NOTHING)
 
 
 def test_11_a_position_that_goes_back_is_found() -> None:
