@@ -12,6 +12,7 @@ from turnlog.errors import TurnlogError
 from turnlog.handlers import Handlers
 from turnlog.lanes import Lanes
 from turnlog.outbox import Outbox
+from turnlog.past import Past
 from turnlog.reply import Reply
 from turnlog.resume import resume_in
 from turnlog.run import Run, RunState
@@ -51,6 +52,7 @@ class Process:
         """Per conversation: the run that a turn to come goes on with, its epoch, the first frames of its `resume`."""
         self._notices: set[asyncio.Task[None]] = set()
         self._outbox = Outbox(link, ack_timeout=settings.ack_timeout)
+        self._past = Past(link, timeout=settings.ack_timeout)
         self._lanes = Lanes(self._outbox, self._answer, most_at_once=settings.most_at_once)
 
     async def drain(self, budget: float) -> None:
@@ -100,7 +102,9 @@ class Process:
 
     def _in_conversation(self, conversation: str, frame: Frame) -> None:
         kind = frame.get("type")
-        if kind == "ack":
+        if "seq" in frame and "run" not in frame and kind != "ack" and "adopt" in self._link.abilities:
+            self._past.add(conversation, frame)  # a turn that is given names its run
+        elif kind == "ack":
             self._outbox.acked(conversation, frame)
         elif kind == "abort":
             self._lanes.stop(conversation, RunState.ABORTED, run=_name(frame), epoch=_epoch(frame))
@@ -161,7 +165,7 @@ class Process:
             log.exception("turnlog: the handler of frames failed on %s of %s", frame.get("type"), conversation)
 
     async def _answer(self, run: Run) -> None:
-        reply = Reply(run, self._outbox, flush_every=self._settings.flush_every)
+        reply = Reply(run, self._outbox, self._past, flush_every=self._settings.flush_every)
         await self._handlers.answer(run.turn, reply)
         await reply.close()
 

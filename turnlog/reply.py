@@ -11,9 +11,11 @@ from typing import Any, TypeAlias
 from turnlog.asks import AGAIN
 from turnlog.errors import AskTimeout
 from turnlog.outbox import Ack, Outbox
+from turnlog.past import Past
 from turnlog.run import Run, RunState
 from turnlog.shown import Component, ToolCall
 from turnlog.stream import Stream
+from turnlog.viewer import Message
 from turnlog.wire import NOT_TURNS, Frame, client_id
 
 Action: TypeAlias = str | tuple[str, Any] | Mapping[str, Any]
@@ -27,9 +29,10 @@ class Reply:
     In a run that another process began (`turn.resume`), they go on behind the ones that it had sent.
     """
 
-    def __init__(self, run: Run, outbox: Outbox, *, flush_every: float) -> None:
+    def __init__(self, run: Run, outbox: Outbox, past: Past, *, flush_every: float) -> None:
         self._run = run
         self._outbox = outbox
+        self._past = past
         self._flush_every = flush_every
         self._streams: list[Stream] = []
         self._components: list[Component] = []
@@ -202,6 +205,10 @@ class Reply:
         await self._outbox.frame(self._run, {"type": "typing", "isTyping": typing})
 
     # -------------------------------------------------------------------------------------------- going on
+    async def history(self) -> tuple[Message, ...]:
+        """What was said in the conversation before this turn, by whomever, as whole messages, oldest first."""
+        return await self._past.before(self._run.turn)
+
     async def checkpoint(self, state: Any) -> None:
         """Store where the handler is, as JSON: whoever goes on with this run gets it as `turn.resume.checkpoint`.
 

@@ -90,8 +90,8 @@ class Stream:
             return
         await self._stop_flusher()
         self._raise_failure()
-        if not self._pieces and self._id is None and self._run.turn.resume is not None:
-            self._ended = True  # the earlier owner had said all there was to say: an empty message would follow it
+        if not self._pieces and self._id is None:
+            self._ended = True  # nothing was said: there is nothing to close, and viewers would show an empty message
         while not self._ended:
             await self._outbox.wait_up()
             await self._flush_and_close()

@@ -117,43 +117,19 @@ class Frames:
             await response.aclose()
 
 
-class Messages:
-    """Whole messages. A stream is one once its owner ended it; one that was cut off by its owner's loss never is."""
+class Joiner:
+    """Frames in, whole messages out. A stream is one once its owner ended it; one that was cut off never is."""
 
-    def __init__(self, frames: Frames) -> None:
-        self._frames = frames
+    def __init__(self) -> None:
         self._streams: dict[str, list[str]] = {}
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Message:
-        while True:
-            viewed = await anext(self._frames)
-            if viewed.seq is not None and viewed.frame.get("superseded") is not True:
-                message = self._message(viewed.seq, viewed.type, viewed.frame)
-                if message is not None:
-                    return message
-
-    async def aclose(self) -> None:
-        """No more messages."""
-        await self._frames.aclose()
-
-    def _message(self, seq: int, kind: str, frame: Frame) -> Message | None:
-        if kind == "genui":
-            return self._streamed(seq, frame)
-        data = frame.get("data")
-        if not isinstance(data, dict) or "from" not in frame:
+    def add(self, viewed: Viewed) -> Message | None:
+        """The message that this frame completes, if any."""
+        if viewed.seq is None or viewed.frame.get("superseded") is True:
             return None
-        text = data.get("text")
-        return Message(
-            seq=seq,
-            id=str(frame.get("id")),
-            role=_role(frame),
-            type=kind,
-            text=text if isinstance(text, str) else "",
-            frame=frame,
-        )
+        if viewed.type == "genui":
+            return self._streamed(viewed.seq, viewed.frame)
+        return _message(viewed.seq, viewed.type, viewed.frame)
 
     def _streamed(self, seq: int, frame: Frame) -> Message | None:
         stream_id, chunk = str(frame.get("streamId")), frame.get("chunk")
@@ -167,6 +143,42 @@ class Messages:
         if chunk.get("id") == CUT_OFF:
             return None
         return Message(seq=seq, id=stream_id, role=_role(frame), type="genui", text="".join(pieces), frame=frame)
+
+
+class Messages:
+    """Whole messages. A stream is one once its owner ended it; one that was cut off by its owner's loss never is."""
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+        self._joiner = Joiner()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        while True:
+            message = self._joiner.add(await anext(self._frames))
+            if message is not None:
+                return message
+
+    async def aclose(self) -> None:
+        """No more messages."""
+        await self._frames.aclose()
+
+
+def _message(seq: int, kind: str, frame: Frame) -> Message | None:
+    data = frame.get("data")
+    if not isinstance(data, dict) or "from" not in frame:
+        return None
+    text = data.get("text")
+    return Message(
+        seq=seq,
+        id=str(frame.get("id")),
+        role=_role(frame),
+        type=kind,
+        text=text if isinstance(text, str) else "",
+        frame=frame,
+    )
 
 
 def _role(frame: Frame) -> str:

@@ -224,6 +224,10 @@ class Gateway:
                 wire.draining = True
             return
         frame: Frame = sent["frame"]
+        if frame["type"] == "sync":
+            for each in conversation.frames[frame["watermark"] :]:
+                wire.deliver(conversation.id, each)
+            return
         run = next((run for run in conversation.runs if run.id == frame.get("run")), None)
         known = run.keys.get(str(frame.get("clientId"))) if run is not None else None
         if known is not None:

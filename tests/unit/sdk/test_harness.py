@@ -415,6 +415,33 @@ async def test_an_async_generator_of_a_wrapped_function_is_streamed_too() -> Non
         assert (await person.say("two")).text == "one two"
 
 
+async def test_a_handler_asks_what_was_said_before() -> None:
+    agent = agent_of()
+
+    @agent.on_turn
+    async def answer(turn: Turn, reply: Reply) -> None:
+        before = [f"{message.role}: {message.text}" for message in await reply.history()]
+        async with reply.stream() as stream:
+            await stream.write(f"{len(before)} before, ")
+            await stream.write(f"last {before[-1:]}")
+
+    async with AgentHarness(agent) as person:
+        assert (await person.say("one")).text == "0 before, last []"
+        assert (await person.say("two")).text == "2 before, last ['bot: 0 before, last []']"
+
+
+async def test_a_stream_into_which_nothing_is_written_shows_nothing() -> None:
+    agent = agent_of()
+
+    @agent.on_turn
+    async def answer(turn: Turn) -> AsyncGenerator[str, None]:
+        for piece in ():
+            yield piece
+
+    async with AgentHarness(agent) as person:
+        assert (await person.say("hi")).frames == ()
+
+
 async def test_two_harnesses_do_not_turn_one_clock() -> None:
     async with AgentHarness(echo()):
         with pytest.raises(RuntimeError, match="one harness at a time"):
