@@ -227,18 +227,21 @@ class AgentGenui(AgentFrame, kw_only=True, tag="genui"):
     stream_id: Id
     done: bool
     chunk: Chunk
+    client_id: ClientId | UnsetType = UNSET
 
 
 class AgentToolCall(AgentFrame, kw_only=True, tag="tool_call"):
     """How far a tool's call is."""
 
     data: ToolCall
+    client_id: ClientId | UnsetType = UNSET
 
 
 class AgentSkill(AgentFrame, kw_only=True, tag="skill"):
     """A skill was used."""
 
     data: Skill
+    client_id: ClientId | UnsetType = UNSET
 
 
 class AgentInterrupt(AgentFrame, kw_only=True, tag="interrupt"):
@@ -246,6 +249,7 @@ class AgentInterrupt(AgentFrame, kw_only=True, tag="interrupt"):
 
     id: Id
     data: Interrupt
+    client_id: ClientId | UnsetType = UNSET
 
 
 class AgentInterruptResolved(AgentFrame, kw_only=True, tag="interrupt_resolved"):
@@ -253,6 +257,7 @@ class AgentInterruptResolved(AgentFrame, kw_only=True, tag="interrupt_resolved")
 
     id: Id
     data: Object
+    client_id: ClientId | UnsetType = UNSET
 
 
 class AgentEvent(AgentFrame, kw_only=True, tag="event"):
@@ -286,6 +291,12 @@ class Checkpoint(AgentFrame, kw_only=True, tag="checkpoint"):
 
     data: Any
     client_id: ClientId | UnsetType = UNSET
+
+
+class Refuse(AgentFrame, kw_only=True, tag="refuse"):
+    """The run that it names is not taken: another agent of the group gets it. Ours."""
+
+    reason: NonEmpty | UnsetType = UNSET
 
 
 class GenuiComponents(Tagged, tag="genui_components"):

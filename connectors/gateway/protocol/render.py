@@ -121,6 +121,8 @@ def given_turn(
     frame["meta"] = meta
     frame["run"] = run_id
     frame["runEpoch"] = run_epoch
+    if (call := turn.invocation) is not None:
+        frame["invocation"] = {"id": call.id, "deadlineMs": call.deadline_ms, "streamed": call.streamed}
     if resume is not None:
         frame["resume"] = resume
     if not with_seq:

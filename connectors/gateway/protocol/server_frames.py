@@ -40,6 +40,7 @@ class Limits(Part):
     replay_max: int
     max_conversations: int | UnsetType = UNSET
     max_checkpoint_bytes: int | UnsetType = UNSET
+    max_runs: int | UnsetType = UNSET
 
 
 class Pending(Part):
@@ -122,9 +123,17 @@ class Done(Part):
     checkpoint: Any = UNSET
 
 
+class Called(Part):
+    """What makes a turn the call of an agent by a program. Ours. `deadlineMs` 0: none."""
+
+    id: NonEmpty
+    deadline_ms: Annotated[int, Meta(ge=0)]
+    streamed: bool
+
+
 class GivenTurn(Part):
-    """A turn, as the agent that owns its run gets it. `run`, `runEpoch`, `turnSeq` (in place of `seq`) and `resume` are
-    ours."""
+    """A turn, as the agent that owns its run gets it. `run`, `runEpoch`, `turnSeq` (in place of `seq`), `resume` and
+    `invocation` are ours."""
 
     type: MessageType
     id: Id
@@ -141,6 +150,7 @@ class GivenTurn(Part):
     metadata: Object | UnsetType = UNSET
     reply_to: ReplyTo | UnsetType = UNSET
     resume: Done | UnsetType = UNSET
+    invocation: Called | UnsetType = UNSET
 
 
 class ToolCallShown(_Numbered, kw_only=True, tag="tool_call"):
@@ -334,7 +344,12 @@ class Superseded(Tagged, tag="superseded"):
 
 
 class AbortShown(Tagged, tag="abort"):
-    """Stop working on the conversation's run. To agents."""
+    """Stop working on the conversation's run. To agents. `run`, `runEpoch` and `reason` are ours: the run stays its
+    agent's until that says that it has stopped."""
+
+    run: NonEmpty | UnsetType = UNSET
+    run_epoch: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
 
 
 class Adopted(Tagged, tag="adopted"):

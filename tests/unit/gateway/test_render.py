@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from connectors.gateway.protocol.render import activity, encode, given_turn, numbered, turn_of
-from streams.core.events import Entry, Turn, TurnCommitted
+from streams.core.events import Entry, Invocation, Turn, TurnCommitted
 
 
 def entry(**fields: Any) -> Entry:
@@ -32,6 +32,17 @@ def test_an_activitys_attachments_are_objects_whatever_a_renderers_data_calls_so
     assert found is not None
     assert found["attachments"] == shown
     assert msgspec.json.decode(encode(found))["channelData"]["data"] == {"attachments": attachments}
+
+
+def test_an_agent_is_told_that_a_turn_is_a_call_and_a_viewer_is_not() -> None:
+    call = Invocation(id="i-1", group="agents/g", deadline_ms=60_000, streamed=True, input_hash="h")
+    called = entry(invocation=call, data='{"text":"add","input":{"a":1}}')
+    given = given_turn(turn_of(called), 0, run_id="c/1/agents/g", run_epoch=1, with_seq=True)
+    assert given["invocation"] == {"id": "i-1", "deadlineMs": 60_000, "streamed": True}
+    assert msgspec.json.decode(encode(given))["data"] == {"text": "add", "input": {"a": 1}}
+    shown = numbered(called)
+    assert shown is not None
+    assert "invocation" not in shown
 
 
 @pytest.mark.parametrize("stored", ['"text"', "[1]", "{not json", "[" * 5_000])

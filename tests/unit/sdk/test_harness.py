@@ -435,7 +435,7 @@ async def test_a_stream_into_which_nothing_is_written_shows_nothing() -> None:
 
     @agent.on_turn
     async def answer(turn: Turn) -> AsyncGenerator[str, None]:
-        for piece in ():
+        for piece in list[str]():
             yield piece
 
     async with AgentHarness(agent) as person:
