@@ -41,12 +41,13 @@ from streams.core.events import (
 )
 from streams.core.ids import key_of_turn, open_key, run_id
 from streams.core.invocations import decide_invocation
+from streams.core.latest import latest_of
 from streams.core.limits import problem_of_ids, problem_of_text, problem_of_turn
 from streams.core.ownership import choose, why_no_more
 from streams.core.policies import make_room, rejecting
 from streams.core.routing import NOBODY, Plan, plan_of
 from streams.core.runs import bind, end, forget_waiting, note_asks, open_run, watch
-from streams.core.state import Conversation, ImpossibleEvent, Partition, Run, Update, WaitingTurn
+from streams.core.state import Conversation, ImpossibleEvent, Partition, Run, Terms, Update, WaitingTurn
 from streams.core.unassigned import refuse_unassigned, wait
 
 # ------------------------------------------------------------------------------------------------ decide
@@ -281,12 +282,8 @@ def evolve_turn(state: Partition, conversation: Conversation, entry: Entry, even
     key = key_of_turn(turn)
     if key is not None:
         keys.take(conversation, key, seq, turn.id, at=entry.at, timestamp=entry.timestamp)
-    conversation.latest, conversation.latest_id = seq, turn.id
-    speaker = turn.sender if turn.invocation is None else ""
-    if conversation.speaker != speaker:
-        conversation.speaker = speaker
-    if conversation.editions or conversation.answered:
-        conversation.editions, conversation.answered = 0, ()
+    conversation.latest = event
+    conversation.latest = latest_of(conversation)
     owners = conversation.owners
     for assignment in event.assigned:
         group, member = assignment.group, assignment.member
@@ -295,7 +292,7 @@ def evolve_turn(state: Partition, conversation: Conversation, entry: Entry, even
         if member is not None:
             owners[group] = member
     for group in event.queued:
-        run = Run(run_id(conversation.id, seq, group), seq, turn.id, group, None, entry.at, queued=True)
+        run = Run(run_id(conversation.id, seq, group), seq, turn.id, group, None, entry.at, terms=Terms(queued=True))
         open_run(state, conversation, bind(state, run, turn.invocation, entry.at))
     for channel in event.waiting:
         wait(state, conversation, channel, WaitingTurn(seq, turn.id, at=entry.at))

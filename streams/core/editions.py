@@ -31,10 +31,11 @@ from streams.core.events import (
     TurnRegenerated,
 )
 from streams.core.ids import edition_id, run_id
+from streams.core.latest import latest_of
 from streams.core.ownership import choose, why_no_more
-from streams.core.routing import Plan, plan_of
+from streams.core.routing import NOBODY, Plan, plan_of
 from streams.core.runs import end, take_waiting
-from streams.core.state import Conversation, ImpossibleEvent, Partition, WaitingTurn
+from streams.core.state import Conversation, ImpossibleEvent, Latest, Partition, WaitingTurn
 from streams.core.unassigned import refuse_unassigned, wait
 
 EDIT: Final = "edit"
@@ -59,43 +60,58 @@ def decide_wanted_anew(
 ) -> list[Event] | tuple[RefusedReason, str]:
     """End what answers the turn, say that it is wanted anew, and open its runs; or why not."""
     plan = plan_of(state, conversation.channel)
-    problem = _problem(conversation, command)
-    if problem is None and plan is None:
+    latest = latest_of(conversation)
+    if latest is None:
+        return RefusedReason.NOT_EDITABLE, "messageId: nothing was said in this conversation yet"
+    if (problem := _problem(conversation, latest, command)) is not None:
+        return problem
+    if plan is None:
         detail = f"channel: {conversation.channel} is not an active channel of document version {state.config.version}"
-        problem = RefusedReason.CHANNEL_UNKNOWN, detail
-    if problem is not None or plan is None:
-        return problem or (RefusedReason.CHANNEL_UNKNOWN, "")
+        return RefusedReason.CHANNEL_UNKNOWN, detail
+    if conversation.handed_over:
+        plan = NOBODY
     draft = Draft()
     for run in conversation.runs.values():
-        if run.turn_seq == conversation.latest:
+        if run.turn_seq == latest.seq:
             end(draft, conversation, run, RunStatus.CANCELLED, REASONS[command.frame.type])
     superseded = (*said(conversation), *(e.seq for e in draft.events if isinstance(e, FrameCommitted)))
-    waiting = () if conversation.handed_over else plan.waiting
-    draft.add(_wanted(conversation, command, key, superseded, waiting))
-    if not conversation.handed_over:
-        _open(draft, conversation, plan, command.at)
-    turn_id = edition_id(conversation.id, conversation.latest_id, conversation.editions + 1)
-    turn = WaitingTurn(conversation.latest, turn_id, conversation.editions + 1)
-    refuse_unassigned(state, draft, conversation, turn, waiting, given=bool(plan.groups))
+    wanted = TurnRegenerated(
+        conversation_id=conversation.id,
+        turn_seq=latest.seq,
+        turn_id=latest.id,
+        by=command.sender,
+        superseded=superseded,
+        waiting=plan.waiting,
+        edition=latest.editions + 1,
+        client_id=command.frame.client_id,
+        key=key,
+        ref=command.ref,
+    )
+    edited = command.frame.type == EDIT
+    draft.add(_edited(command, wanted) if edited else wanted)
+    _open(draft, conversation, plan, wanted, command.at)
+    turn = WaitingTurn(latest.seq, edition_id(conversation.id, latest.id, wanted.edition), wanted.edition)
+    refuse_unassigned(state, draft, conversation, turn, plan.waiting, given=bool(plan.groups))
     return draft.events
 
 
-def _problem(conversation: Conversation, command: CommitPersonFrame) -> tuple[RefusedReason, str] | None:
+def _problem(
+    conversation: Conversation, latest: Latest, command: CommitPersonFrame
+) -> tuple[RefusedReason, str] | None:
     frame = command.frame
     try:
         named = _decoder.decode(frame.extra or "")
     except msgspec.DecodeError as error:
         return RefusedReason.INVALID_TEXT, f"messageId: {error}"
-    latest = conversation.latest_id
-    if not latest or not (named.message_id == latest or _is_of_the_answer(conversation, frame.watermark)):
+    if named.message_id != latest.id and not _is_of_the_answer(conversation, frame.watermark):
         return RefusedReason.NOT_EDITABLE, "messageId: it names neither the conversation's latest turn nor its answer"
-    if frame.type == EDIT and named.message_id != latest:
+    if frame.type == EDIT and named.message_id != latest.id:
         return RefusedReason.NOT_EDITABLE, "messageId: only a person's own turn can be edited"
-    if conversation.speaker != command.sender:
+    if latest.speaker != command.sender:
         return RefusedReason.NOT_EDITABLE, "messageId: only who said the turn may"
     runs = conversation.runs.values()
     joined = (each for run in runs if run.progress is not None for each in run.progress.joined)
-    if latest in joined or any(latest in ended.joined for ended in conversation.ended.values()):
+    if latest.id in joined or any(latest.id in ended.joined for ended in conversation.ended.values()):
         return RefusedReason.NOT_EDITABLE, "messageId: it answered a question of the agent; say something new"
     return None
 
@@ -107,40 +123,23 @@ def _is_of_the_answer(conversation: Conversation, seq: int) -> bool:
 
 def said(conversation: Conversation) -> Iterator[int]:
     """seqs of all that answers the conversation's latest turn and is not superseded."""
-    ends = conversation.answered
+    latest = latest_of(conversation)
+    if latest is None:
+        return
+    ends = latest.answered
     for first, last in zip(ends[::2], ends[1::2], strict=True):
         yield from range(first, last + 1)
     for run in conversation.runs.values():
-        if run.turn_seq == conversation.latest and run.progress is not None:
+        if run.turn_seq == latest.seq and run.progress is not None:
             yield from run.progress.frames
 
 
-def _wanted(
-    conversation: Conversation,
-    command: CommitPersonFrame,
-    key: str | None,
-    superseded: tuple[int, ...],
-    waiting: tuple[str, ...],
-) -> TurnEdited | TurnRegenerated:
-    regenerated = TurnRegenerated(
-        conversation_id=conversation.id,
-        turn_seq=conversation.latest,
-        turn_id=conversation.latest_id,
-        by=command.sender,
-        superseded=superseded,
-        waiting=waiting,
-        edition=conversation.editions + 1,
-        client_id=command.frame.client_id,
-        key=key,
-        ref=command.ref,
-    )
-    if command.frame.type != EDIT:
-        return regenerated
-    return TurnEdited(text=command.frame.text, data=command.frame.data, **msgspec.structs.asdict(regenerated))
+def _edited(command: CommitPersonFrame, wanted: TurnRegenerated) -> TurnEdited:
+    return TurnEdited(text=command.frame.text, data=command.frame.data, **msgspec.structs.asdict(wanted))
 
 
-def _open(draft: Draft, conversation: Conversation, plan: Plan, at: int) -> None:
-    id_, seq, edition = conversation.id, conversation.latest, conversation.editions + 1
+def _open(draft: Draft, conversation: Conversation, plan: Plan, wanted: TurnRegenerated, at: int) -> None:
+    id_, seq, edition = conversation.id, wanted.turn_seq, wanted.edition
     for group in plan.groups:
         owner = choose(group.members.values(), id_, at)
         previous = conversation.owners.get(group.id)
@@ -155,7 +154,7 @@ def _open(draft: Draft, conversation: Conversation, plan: Plan, at: int) -> None
                 group=group.id,
                 channel=group.channel,
                 member=owner,
-                turn_id=edition_id(id_, conversation.latest_id, edition),
+                turn_id=edition_id(id_, wanted.turn_id, edition),
             )
         )
 
@@ -167,15 +166,15 @@ def evolve_wanted_anew(
     state: Partition, conversation: Conversation, entry: Entry, event: TurnEdited | TurnRegenerated
 ) -> None:
     """Nothing answers the turn any more; its next runs open just after."""
-    expected = (conversation.latest, conversation.latest_id, conversation.editions + 1)
-    if (event.turn_seq, event.turn_id, event.edition) != expected:
+    latest = latest_of(conversation)
+    expected = None if latest is None else (latest.seq, latest.id, latest.editions + 1)
+    if latest is None or (event.turn_seq, event.turn_id, event.edition) != expected:
         raise ImpossibleEvent(f"turn {event.turn_seq} is not the latest, or this is not its next edition")
     if any(run.turn_seq == event.turn_seq for run in conversation.runs.values()):
         raise ImpossibleEvent(f"turn {event.turn_seq} has open runs: they end first")
     if event.key is not None:
         keys.take(conversation, event.key, 0, event.turn_id, at=entry.at, timestamp=entry.timestamp)
-    conversation.editions = event.edition
-    conversation.answered = ()
+    conversation.latest = msgspec.structs.replace(latest, editions=event.edition, answered=())
     turn_id = edition_id(conversation.id, event.turn_id, event.edition)
     for channel in [*conversation.waiting]:
         take_waiting(state, conversation, channel, event.turn_seq)

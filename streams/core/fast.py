@@ -34,25 +34,21 @@ def step_turn(state: Partition, command: CommitTurn, writer_epoch: int) -> Entry
     timestamp = command.timestamp
     if turn.key is not None:
         key = f"user:{turn.sender}:{turn.key}"
-        if keys.kept(conversation, key) is not None:
+        packed = conversation.fingerprints or conversation.older
+        if key in conversation.keys or (packed and keys.kept(conversation, key) is not None):
             return None
         keys.take(conversation, key, seq, turn.id, at=at, timestamp=timestamp)
     owner = conversation.owners[group]
     run_id = f"{id_}/{seq}/{group}"
     lsn = state.lsn + 1
-    conversation.head = conversation.latest = seq
-    conversation.latest_id = turn.id
-    if conversation.speaker != turn.sender:
-        conversation.speaker = turn.sender
-    if conversation.editions or conversation.answered:
-        conversation.editions, conversation.answered = 0, ()
+    conversation.head = seq
     conversation.lsn = state.lsn = lsn
     state.at = at
     conversation.runs[run_id] = Run(run_id, seq, turn.id, group, owner, at)
     held = state.members[owner].conversations
     held[id_] = held.get(id_, 0) + 1
     state.dirty.add(id_)
-    event = TurnCommitted(
+    event = conversation.latest = TurnCommitted(
         turn=turn, assigned=(Assignment(group, owner, run_id),), conversation_id=id_, seq=seq, ref=command.ref
     )
     return Entry(lsn, at, timestamp, writer_epoch, event)

@@ -34,7 +34,7 @@ far, the closing ones too, unless there is a committed message and nothing open:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Final
 
 from streams.core.draft import Draft
@@ -52,6 +52,8 @@ from streams.core.events import (
     RunStatus,
 )
 from streams.core.ids import channel_of_group, message_id
+from streams.core.latest import keep_answer, latest_of
+from streams.core.routing import GroupRules
 from streams.core.state import (
     ENDED_RUNS_KEPT,
     Conversation,
@@ -291,22 +293,28 @@ def due(state: Partition, run: Run) -> int | None:
 
     The deadline is a moment of log time, which passes with a writer only. It stands still while a person is asked.
     """
+    rules = state.config.group(run.group)
     progress = run.progress
-    if progress is not None and progress.asks and run.member is not None:
-        return max(progress.asked_at, state.restarted_at) + state.config.group(run.group).interrupt_ttl_ms
-    when = _idle_due(state, run)
+    if progress is not None and run.member is not None and not run.adopted_at:
+        if progress.asks:
+            return max(progress.asked_at, state.restarted_at) + rules.interrupt_ttl_ms
+        watchdog = max(progress.active_at, state.restarted_at) + rules.watchdog_ms
+        if not run.deadline_at:
+            return watchdog
+        return min(watchdog, run.deadline_at) if run.streamed else run.deadline_at
+    when = _due_unwatched(state, run, rules)
     if not run.deadline_at or (progress is not None and progress.paused_at):
         return when
     return run.deadline_at if when is None else min(when, run.deadline_at)
 
 
-def _idle_due(state: Partition, run: Run) -> int | None:
-    rules = state.config.group(run.group)
+def _due_unwatched(state: Partition, run: Run, rules: GroupRules) -> int | None:
+    """Of a run that nobody works on, as far as is known."""
     if run.adopted_at:
+        asks = run.progress is not None and run.progress.asks and run.member is not None
+        if asks and run.progress is not None:
+            return max(run.progress.asked_at, state.restarted_at) + rules.interrupt_ttl_ms
         return max(run.adopted_at, state.restarted_at) + rules.adopt_ms
-    if run.progress is not None and run.member is not None:
-        watched = run.streamed or not run.deadline_at
-        return max(run.progress.active_at, state.restarted_at) + rules.watchdog_ms if watched else None
     if run.queued:
         return None
     if waits_for_room(state, run):
@@ -363,7 +371,8 @@ def note_asks(run: Run, progress: Progress, at: int) -> None:
     if progress.asks:
         progress.paused_at = progress.paused_at or max(at, 1)
     elif progress.paused_at:
-        run.deadline_at += at - progress.paused_at if run.deadline_at else 0
+        if run.deadline_at:
+            run.own_terms().deadline_at += at - progress.paused_at
         progress.paused_at = 0
 
 
@@ -380,8 +389,10 @@ def bind(state: Partition, run: Run, invocation: Invocation | None, at: int) -> 
         deadline_ms = state.config.group(run.group).deadline_ms
     else:
         deadline_ms = invocation.deadline_ms
-        run.invocation, run.streamed, run.retry = invocation.id, invocation.streamed, invocation.retry
-    run.deadline_at = at + deadline_ms if deadline_ms else 0
+        terms = run.own_terms()
+        terms.invocation, terms.streamed, terms.retry = invocation.id, invocation.streamed, invocation.retry
+    if deadline_ms:
+        run.own_terms().deadline_at = at + deadline_ms
     return run
 
 
@@ -411,19 +422,7 @@ def forget_run(state: Partition, conversation: Conversation, run: Run) -> None:
     conversation.ended[run.id] = EndedRun(run.turn_id, run.generation, joined)
     if len(conversation.ended) > ENDED_RUNS_KEPT:
         del conversation.ended[next(iter(conversation.ended))]
-    if run.turn_seq == conversation.latest and run.progress is not None and run.progress.frames:
-        conversation.answered += stretches(run.progress.frames)
-
-
-def stretches(seqs: Sequence[int]) -> tuple[int, ...]:
-    """First and last of each stretch of consecutive numbers."""
-    ends: list[int] = []
-    for seq in seqs:
-        if ends and seq == ends[-1] + 1:
-            ends[-1] = seq
-        else:
-            ends += (seq, seq)
-    return tuple(ends)
+    keep_answer(conversation, run)
 
 
 def evolve_opened(state: Partition, conversation: Conversation, entry: Entry, event: RunOpened) -> None:
@@ -436,17 +435,21 @@ def evolve_opened(state: Partition, conversation: Conversation, entry: Entry, ev
         raise ImpossibleEvent(f"run {event.run_id} is open already")
     turn_id = take_waiting(state, conversation, event.channel, event.turn_seq)
     if turn_id is None:
-        if not event.turn_id or event.turn_seq != conversation.latest or not conversation.editions:
+        latest = latest_of(conversation)
+        if not event.turn_id or latest is None or event.turn_seq != latest.seq or not latest.editions:
             raise ImpossibleEvent(f"turn {event.turn_seq} does not wait for channel {event.channel}")
         turn_id = event.turn_id
-    run = Run(event.run_id, event.turn_seq, turn_id, event.group, event.member, entry.at, queued=event.queued)
+    run = Run(event.run_id, event.turn_seq, turn_id, event.group, event.member, entry.at)
+    if event.queued:
+        run.own_terms().queued = True
     open_run(state, conversation, bind(state, run, None, entry.at))
     _own(conversation, event)
 
 
 def _leave_line(state: Partition, conversation: Conversation, run: Run, entry: Entry, event: RunOpened) -> None:
     release(state, conversation, run)
-    run.queued, run.member, run.placed_at = False, event.member, entry.at
+    run.own_terms().queued = False
+    run.member, run.placed_at = event.member, entry.at
     hold(state, conversation, run)
     watch(state, conversation, run)
     _own(conversation, event)
@@ -503,7 +506,8 @@ def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, eve
     if run.member is not None and was_current:
         del conversation.current[run.member]
     refused = event.reason is MoveReason.REFUSED and event.from_member is not None and event.to_member is not None
-    run.refusers = (*run.refusers, event.from_member or "") if refused else ()
+    if refused or run.refusers:
+        run.own_terms().refusers = (*run.refusers, event.from_member or "") if refused else ()
     run.member = event.to_member
     run.epoch = event.run_epoch
     run.adopted_at = 0
@@ -555,7 +559,7 @@ def evolve_cancelling(_: Partition, conversation: Conversation, __: Entry, event
     run = run_of(conversation, event.run_id, event.run_epoch)
     if run.cancelling or run.member != event.member:
         raise ImpossibleEvent(f"run {run.id} is being cancelled already, or is held by {run.member}")
-    run.cancelling = True
+    run.own_terms().cancelling = True
 
 
 def claim_runs(state: Partition, conversation: Conversation, group: str, member: str, watermark: int) -> bool:

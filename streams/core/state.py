@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from streams.core.events import TurnCommitted
 from streams.core.routing import Config, Plan
 from streams.core.timers import Timers
 
@@ -76,6 +77,19 @@ class Update(msgspec.Struct, frozen=True, gc=False, array_like=True):
     timestamp: int
 
 
+class Latest(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The latest turn of a conversation."""
+
+    seq: int
+    id: str
+    speaker: str
+    """Who said it; empty: it called an agent."""
+    editions: int = 0
+    """How often its answer was wanted anew."""
+    answered: tuple[int, ...] = ()
+    """What ended runs said to it, for when its answer is wanted anew: first and last seq of each stretch of frames."""
+
+
 class Progress(msgspec.Struct, array_like=True):
     """What a run's holders did so far, since its frames were last superseded."""
 
@@ -110,6 +124,25 @@ class Progress(msgspec.Struct, array_like=True):
     """Since when the deadline stands still, for an interrupt is open; 0: it runs."""
 
 
+class Terms(msgspec.Struct, array_like=True):
+    """What few runs have: a deadline, an invocation, members that refused it, a place in line, a wish to end it."""
+
+    deadline_at: int = 0
+    """It ends at this log time; 0: never, for that."""
+    streamed: bool = False
+    """Of an invocation: its caller follows its frames."""
+    invocation: str | None = None
+    """Id of the invocation that it executes; None: it answers what a person said."""
+    refusers: tuple[str, ...] = ()
+    """Members that it was given to and that did not take it."""
+    queued: bool = False
+    """It waits, without a member, for the end of an earlier run of its group."""
+    cancelling: bool = False
+    """Its member was told to stop."""
+    retry: bool = False
+    """Of an invocation: it may be executed again when its owner is lost."""
+
+
 class Run(msgspec.Struct, array_like=True):
     """An open run: one turn, being answered by (or waiting for) one member of one group."""
 
@@ -133,20 +166,43 @@ class Run(msgspec.Struct, array_like=True):
     progress: Progress | None = None
     handed: bool = False
     """It was given to one process after another: which of them a watermark speaks for cannot be told."""
-    deadline_at: int = 0
-    """It ends at this log time; 0: never, for that."""
-    streamed: bool = False
-    """Of an invocation: its caller follows its frames."""
-    invocation: str | None = None
-    """Id of the invocation that it executes; None: it answers what a person said."""
-    refusers: tuple[str, ...] = ()
-    """Members that it was given to and that did not take it."""
-    queued: bool = False
-    """It waits, without a member, for the end of an earlier run of its group."""
-    cancelling: bool = False
-    """Its member was told to stop."""
-    retry: bool = False
-    """Of an invocation: it may be executed again when its owner is lost."""
+    terms: Terms | None = None
+    """None: as most runs, it has none of its own."""
+
+    @property
+    def deadline_at(self) -> int:
+        """See `Terms`, as all of these."""
+        return 0 if self.terms is None else self.terms.deadline_at
+
+    @property
+    def streamed(self) -> bool:
+        return self.terms is not None and self.terms.streamed
+
+    @property
+    def invocation(self) -> str | None:
+        return None if self.terms is None else self.terms.invocation
+
+    @property
+    def retry(self) -> bool:
+        return self.terms is not None and self.terms.retry
+
+    @property
+    def refusers(self) -> tuple[str, ...]:
+        return () if self.terms is None else self.terms.refusers
+
+    @property
+    def queued(self) -> bool:
+        return self.terms is not None and self.terms.queued
+
+    @property
+    def cancelling(self) -> bool:
+        return self.terms is not None and self.terms.cancelling
+
+    def own_terms(self) -> Terms:
+        """Its terms, to be changed."""
+        if self.terms is None:
+            self.terms = Terms()
+        return self.terms
 
 
 class Conversation(msgspec.Struct):
@@ -184,16 +240,8 @@ class Conversation(msgspec.Struct):
     handed_over: bool = False
     """A human answers: turns open no run, and no agent is heard."""
     handover: Update | None = None
-    latest: int = 0
-    """seq of the latest turn; 0: none yet."""
-    latest_id: str = ""
-    speaker: str = ""
-    """Who said the latest turn."""
-    editions: int = 0
-    """How often the latest turn's answer was wanted anew."""
-    answered: tuple[int, ...] = ()
-    """What ended runs said to the latest turn, for when its answer is wanted anew: first and last seq of each stretch
-    of frames."""
+    latest: Latest | TurnCommitted | None = None
+    """The latest turn; see `latest`. None: none yet."""
     # Derived
     asking: int = 0
     """Open interrupts over all its runs."""

@@ -13,6 +13,7 @@ import msgspec
 
 from streams.core import keys
 from streams.core.ids import key_digest, run_id
+from streams.core.latest import latest_of
 from streams.core.membership import enrol
 from streams.core.routing import parse_config
 from streams.core.runs import hold, watch
@@ -23,6 +24,7 @@ from streams.core.state import (
     Gateway,
     ImpossibleEvent,
     KeyRecord,
+    Latest,
     Member,
     Partition,
     Run,
@@ -87,11 +89,7 @@ class _ConversationRow(msgspec.Struct, array_like=True):
     current: dict[str, str]
     handed_over: bool
     handover: Update | None
-    latest: int
-    latest_id: str
-    speaker: str
-    editions: int
-    answered: tuple[int, ...]
+    latest: Latest | None
 
 
 class _GatewayRow(msgspec.Struct, array_like=True):
@@ -151,6 +149,7 @@ def dump_conversation(conversation: Conversation) -> tuple[bytes, tuple[Overflow
     if odd_keys and window > 0:
         odd_keys = {ordinal: record for ordinal, record in odd_keys.items() if ordinal > window}
     ended = _packed_runs(conversation) if conversation.ended else None
+    latest = conversation.latest = latest_of(conversation)
     row = _ConversationRow(
         FORMAT,
         conversation.channel,
@@ -172,11 +171,7 @@ def dump_conversation(conversation: Conversation) -> tuple[bytes, tuple[Overflow
         conversation.current,
         conversation.handed_over,
         conversation.handover,
-        conversation.latest,
-        conversation.latest_id,
-        conversation.speaker,
-        conversation.editions,
-        conversation.answered,
+        latest,
     )
     return _encoder.encode(row), _overflow(conversation)
 
@@ -281,10 +276,6 @@ def load_conversation(conversation_id: str, row: bytes) -> Conversation:
         handed_over=stored.handed_over,
         handover=stored.handover,
         latest=stored.latest,
-        latest_id=stored.latest_id,
-        speaker=stored.speaker,
-        editions=stored.editions,
-        answered=stored.answered,
         asking=sum(len(run.progress.asks) for run in stored.runs if run.progress is not None),
         older_keys=stored.keys_issued > KEYS_IN_ROW,
         keys_stored=max(0, stored.keys_issued - KEYS_IN_ROW),

@@ -380,7 +380,7 @@ class _WriterSource:
         held, out = self.source.name("held"), self.source.name("out")
         self.source.add(f"{held} = {expression}", f"if not {held}:", f"    {held} = '\\0'", "else:")
         self.source.depth += 1
-        self.source.add(f"{out} = [long(len({held}))]", f"for {item} in {held}:")
+        self.source.add(f"{out} = [SMALL[len({held}) << 1]]", f"for {item} in {held}:")
         self.source.depth += 1
         yield held, out
         self.source.depth -= 1

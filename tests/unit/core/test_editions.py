@@ -170,7 +170,7 @@ def test_without_a_member_it_waits_for_the_next(world: World) -> None:
     assert edited.waiting == ("agents",)
     world.say("later")  # the turn that waits is not the latest any more
     opened = [event for event in world.join("b") if isinstance(event, RunOpened)]
-    assert [event.run_id for event in opened] == [SECOND, f"c/{world.conversation().latest}/{GROUP}"]
+    assert [event.run_id for event in opened] == [SECOND, f"c/{world.conversation().head}/{GROUP}"]
     assert opened[0].turn_id == edition_id("c", edited.turn_id, 1)
     assert opened[1].turn_id == ""
 
