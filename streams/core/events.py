@@ -280,6 +280,8 @@ class RunMoved(Event, frozen=True):
     answers: tuple[int, ...] = ()
     """lsn of the `resume` frames of people that the run's open interrupts were answered by, and that were passed to a
     member that is gone; the new one is given them again."""
+    resume: str | None = None
+    """What they answered: a JSON object, interrupt id to answer."""
 
 
 class RunEnded(Event, frozen=True):

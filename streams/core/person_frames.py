@@ -213,7 +213,7 @@ def _answered(state: Partition, conversation: Conversation, entry: Entry, event:
     if run is None or progress is None:
         raise ImpossibleEvent(f"no run asks {', '.join(answers)}")
     conversation.asking -= len(progress.asks)
-    progress.answers |= dict.fromkeys(progress.asks, entry.lsn)
+    progress.answers |= {ask: (entry.lsn, bytes(answers[ask]).decode()) for ask in progress.asks}
     progress.asks = {}
     progress.answers_kept = progress.answers_kept or run.member is None
     note_asks(run, progress, entry.at)

@@ -37,6 +37,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+import msgspec
+
 from streams.core.draft import Draft
 from streams.core.events import (
     Entry,
@@ -88,6 +90,11 @@ STREAM_CLOSED: Final = '{"type":"event","name":"stream_done","id":"closed"}'
 
 ASK_CLOSED: Final = '{"answer":null}'
 """Payload of a closing `interrupt_resolved`: nobody answered."""
+
+
+def _encode(answers: dict[str, msgspec.Raw]) -> str | None:
+    return msgspec.json.encode(answers).decode() if answers else None
+
 
 # ------------------------------------------------------------------------------------------------ decide
 
@@ -187,6 +194,7 @@ def move(
     """
     progress = run.progress
     passed = progress is not None and (continued or (adopted and progress.answers_kept))
+    answers = progress.answers if passed and progress is not None else {}
     draft.add(
         RunMoved(
             conversation_id=conversation.id,
@@ -201,7 +209,8 @@ def move(
             adopted=adopted,
             continued=continued,
             checkpoint_lsn=progress.checkpoint if continued and progress is not None else 0,
-            answers=tuple(sorted(set(progress.answers.values()))) if passed and progress is not None else (),
+            answers=tuple(sorted({lsn for lsn, _ in answers.values()})),
+            resume=_encode({ask: msgspec.Raw(answer.encode()) for ask, (_, answer) in answers.items()}),
         )
     )
 

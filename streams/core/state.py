@@ -114,8 +114,9 @@ class Progress(msgspec.Struct, array_like=True):
     """lsn of its last checkpoint frame; 0: none."""
     inherited: bool = False
     """All of it is of earlier holders: its present one continues it, and has not begun."""
-    answers: dict[str, int] = {}
-    """Open interrupts that a person's `resume` answered, and its lsn: the member was given it and has not said so."""
+    answers: dict[str, tuple[int, str]] = {}
+    """Open interrupts that a person's `resume` answered, its lsn and the answer, JSON: the member was given it and has
+    not said so."""
     answers_kept: bool = False
     """They came while it had no member: nobody was given them."""
     asked_at: int = 0

@@ -134,7 +134,7 @@ def test_a_resume_passed_to_a_member_that_died_is_taken_over_too(world: World) -
     world.join("b", continues=True)
     world.join("d", continues=True)
     moved = next(event for event in world.leave("a") if isinstance(event, RunMoved))
-    assert (moved.continued, moved.answers) == (True, (answered,))
+    assert (moved.continued, moved.answers, moved.resume) == (True, (answered,), '{"ask-1":"yes"}')
     again = next(event for event in world.leave(moved.to_member or "") if isinstance(event, RunMoved))
     assert again.answers == (answered,), "until the agent says that it is resolved"
     world.send(again.to_member or "", "interrupt_resolved", id="ask-1", data='{"answer":"yes"}', run=RUN)
