@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import httpx
 import psutil
 
 from ops.bench.fill import DOCUMENT, GATEWAY, GROUP, MEMBERS, Filler, producer_to
@@ -31,6 +31,7 @@ from ops.bench.sequencer import (
     journal_of,
     worker_process,
 )
+from ops.children import Child
 from streams.core.commands import ApplyConfig, Command, CommitFrame, CommitTurn, Join, OpenConversation, OpenWriter
 from streams.core.events import Frame, MemberJoined, Turn
 from streams.core.fold import step
@@ -45,6 +46,7 @@ from streams.topics import Topics
 
 NEVER: Final = {"TURNLOG_CHECKPOINT_EVERY_EVENTS": str(10**9), "TURNLOG_CHECKPOINT_EVERY_MS": str(24 * 3600 * 1000)}
 PATIENCE_S: Final = 60.0
+WEIGHED_EVERY_S: Final = 0.1
 WEIGHED_AT_ONCE: Final = 250
 """Conversations that are decoded at the same time while others are weighed asleep."""
 BEGAN_AT: Final = 1_700_000_000_000
@@ -53,16 +55,19 @@ MEMBER: Final = f"{GATEWAY}.1"
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What was measured. `cpu_s`: of the heir, meanwhile. `worker_rss_bytes`: of a worker that has just opened
-    all of the conversations."""
+    """What was measured. `cpu_s`: of the heir, meanwhile. `worker_rss_bytes`: the most that a worker had at any time:
+    the one that opened all of the conversations, the one that was killed, its heir. `resident`: of how many
+    conversations the first of them had something in memory at its end; the others were in PostgreSQL alone."""
 
     recovery_s: float
     cpu_s: float
     worker_rss_bytes: int
+    resident: int
 
 
-async def measure_recovery(settings: Settings, conversations: int, events: int, notify: Notify) -> Recovery:
-    """On a new deployment of one partition (its topics and tables are there)."""
+async def measure_recovery(settings: Settings, conversations: int, events: int, logs: Path, notify: Notify) -> Recovery:
+    """On a new deployment of one partition (its topics and tables are there). `logs`: where its workers write."""
+    weights: list[int] = []
     async with AsyncExitStack() as undo:
         producer = producer_to(settings.kafka)
         await producer.start()
@@ -71,19 +76,23 @@ async def measure_recovery(settings: Settings, conversations: int, events: int, 
         codec = open_codec(settings.schema_registry, topics)
         journal = await undo.enter_async_context(journal_of(settings, codec, partitions=1))
         filler = Filler(producer, topics, 1, codec)
-        logs = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="turnlog-bench-")))
         await filler.roster()
         undo.push_async_callback(cancelled, asyncio.create_task(filler.keep_alive()))
-        async with worker_process(settings, logs / "first.log", notify, wait=True) as first:
+        async with (
+            worker_process(settings, logs / "first.log", notify, wait=True) as first,
+            _weighed(first, weights),
+        ):
             await journal.until(MemberJoined, MEMBERS)
             notify(f"opening {conversations:,} conversations")
             before = await journal.ends()
             ids = await filler.conversations(conversations)
             await journal.until_quiet(before, conversations)
-            rss = psutil.Process(first.pid).memory_info().rss
+            resident = await _resident_at(str(first.ready["metrics"]))
         async with (
             worker_process(settings, logs / "victim.log", notify, wait=True, **NEVER) as victim,
             worker_process(settings, logs / "heir.log", notify, wait=True) as heir,
+            _weighed(victim, weights),
+            _weighed(heir, weights),
         ):
             notify(f"writing {events:,} turns that no checkpoint holds")
             before = await journal.ends()
@@ -93,7 +102,33 @@ async def measure_recovery(settings: Settings, conversations: int, events: int, 
             cpu_s = cpu_seconds(heir.pid)
             recovery_s = await _recovered(journal, victim.kill)
             cpu_s = cpu_seconds(heir.pid) - cpu_s
-    return Recovery(recovery_s, cpu_s, rss)
+    return Recovery(recovery_s, cpu_s, max(weights), resident)
+
+
+@asynccontextmanager
+async def _weighed(worker: Child, weights: list[int]) -> AsyncIterator[None]:
+    """Note the worker's resident bytes again and again for as long as the block runs, or the worker lives."""
+
+    async def weigh_it() -> None:
+        with suppress(psutil.NoSuchProcess):  # it was killed, which is what this bench does
+            process = psutil.Process(worker.pid)
+            while True:
+                weights.append(process.memory_info().rss)
+                await asyncio.sleep(WEIGHED_EVERY_S)
+
+    weighing = asyncio.create_task(weigh_it())
+    try:
+        yield
+    finally:
+        await cancelled(weighing)
+
+
+async def _resident_at(metrics: str) -> int:
+    """What `turnlog_conversations_resident` says, over all partitions."""
+    async with httpx.AsyncClient() as client:
+        page = (await client.get(metrics)).raise_for_status().text
+    lines = [line for line in page.splitlines() if line.startswith("turnlog_conversations_resident{")]
+    return round(sum(float(line.rpartition(" ")[2]) for line in lines))
 
 
 async def _recovered(journal: Journal, kill: Callable[[], None]) -> float:

@@ -19,6 +19,7 @@ from psycopg.conninfo import make_conninfo
 from ops import embedded
 from ops.bench.floor import Floor, measure_floor
 from ops.bench.latency import Latency, measure_latency
+from ops.bench.logs import log_folder
 from ops.bench.recovery import Recovery, measure_recovery, weigh
 from ops.bench.sequencer import Sequenced, measure_sequencer
 from ops.bench.takeover import Fault, Felt, TakeoverPlan, measure_takeover
@@ -112,6 +113,7 @@ def recovery_bench(conversations: int, events: int, weighed: int, notify: Notify
         "recovery_cpu_s": round(result.cpu_s, 2),
         "bytes_per_conversation": round(each),
         "worker_rss_mib": round(result.worker_rss_bytes / 2**20),
+        "resident": result.resident,
         "conversations": conversations,
         "events": events,
         "weighed": weighed,
@@ -119,8 +121,9 @@ def recovery_bench(conversations: int, events: int, weighed: int, notify: Notify
 
 
 async def _recovered(servers: embedded.EmbeddedStack, conversations: int, events: int, notify: Notify) -> Recovery:
-    async with deployment(servers, 1) as settings:
-        return await measure_recovery(settings, conversations, events, notify)
+    with log_folder(notify) as (logs, told):
+        async with deployment(servers, 1) as settings:
+            return await measure_recovery(settings, conversations, events, logs, told)
 
 
 def takeover_bench(plan: TakeoverPlan, notify: Notify) -> dict[str, Any]:
@@ -139,11 +142,11 @@ def takeover_bench(plan: TakeoverPlan, notify: Notify) -> dict[str, Any]:
 
 
 async def _felt(servers: embedded.EmbeddedStack, plan: TakeoverPlan, notify: Notify) -> dict[Fault, Felt]:
-    with tempfile.TemporaryDirectory(prefix="turnlog-bench-") as data:
+    with log_folder(notify) as (data, told):
         parts = StackPlan(port=0, workers=2, gateways=2, partitions=plan.partitions)
         async with (
             deployment(servers, plan.partitions) as settings,
-            running_on(servers, settings, parts, Path(data), notify) as stack,
+            running_on(servers, settings, parts, data, told) as stack,
         ):
             return await measure_takeover(stack, settings, plan, notify)
 

@@ -41,6 +41,8 @@ GROUP: Final = "bench"
 PEOPLE: Final = 4
 """Clients that talk over HTTP all through a drain; each failure of theirs counts."""
 SAID_EVERY_S: Final = 0.1
+LOAD_EVERY_S: Final = 0.1
+"""Between two turns of the light load, all through the bench."""
 HELD_AT_ONCE: Final = 16
 """Conversations of a round whose turns agents are given to keep."""
 LOOK_EVERY_S: Final = 0.1
@@ -101,6 +103,8 @@ class TakeoverBench:
     leases: LeaseTable
     probes: dict[int, str] = field(default_factory=dict)
     """One conversation of each partition, in which a turn is said to see that the partition runs."""
+    known: list[str] = field(default_factory=list)
+    """The other conversations."""
     agents: list[Child] = field(default_factory=list)
 
     # ------------------------------------------------------------------------------------------------- furnishing
@@ -109,10 +113,19 @@ class TakeoverBench:
         self.probes = _one_of_each(self.partitions)
         await self.fresh_agents()
         self.notify(f"opening {conversations:,} conversations")
-        await self.filler.conversations(max(0, conversations - self.partitions))
+        self.known = await self.filler.conversations(max(0, conversations - self.partitions))
         await self.filler.open(self.probes.values())
         await self._projected(max(conversations, self.partitions))
         await self._probed(self.probes)
+
+    async def load(self) -> None:
+        """The light load, without end: turns over the known conversations, which the agents answer."""
+        talked_in = self.known or list(self.probes.values())
+        number = 0
+        while True:
+            await self.filler.turn(talked_in[number % len(talked_in)], uuid.uuid4().hex, "hello")
+            number += 1
+            await asyncio.sleep(LOAD_EVERY_S)
 
     async def fresh_agents(self) -> None:
         """Two agents of one group, new as members, each at a gateway of its own; known in every partition."""
@@ -368,6 +381,7 @@ async def measure_takeover(
         bench = TakeoverBench(stack, settings, partitions, notify, filler, tail, leases)
         undo.push_async_callback(bench.close)
         await bench.furnish(plan.conversations)
+        undo.push_async_callback(_ended, asyncio.create_task(bench.load()))
         return {fault: await _rounds(bench, fault, plan.rounds) for fault in plan.faults}
 
 

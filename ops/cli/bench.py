@@ -104,9 +104,10 @@ def takeover(
 ) -> None:
     """How long a fault is felt: from ending a process to the next committed event of the conversations that it had.
 
-    Two workers, two gateways and two agents under light load. Workers: a turn written to each partition of the worker
-    that was killed (SIGKILL), stopped (SIGSTOP, once: its lease must end) or drained (SIGTERM, while people talk over
-    HTTP; their failed requests are `drain_errors`). Agents and gateways: the runs that the killed one held.
+    Two workers, two gateways and two agents under light load (ten turns a second over all conversations). Workers: a
+    turn written to each partition of the worker that was killed (SIGKILL), stopped (SIGSTOP, once: its lease must end)
+    or drained (SIGTERM, while people talk over HTTP; their failed requests are `drain_errors`). Agents and gateways:
+    the runs that the killed one held.
 
     Example:
 
@@ -135,11 +136,15 @@ def recovery(
 
     One partition has them all, and no checkpoint holds the events: from the kill to the heir's first commit. Weighed
     are idle conversations with their 64 newest keys and last 16 runs, by what the process grows for each;
-    `worker_rss_mib` is the whole of a worker that has opened the conversations.
+    `worker_rss_mib` is the most that a whole worker had at any time, of those that opened them, were killed and took
+    over; `resident` how many conversations it had something of in memory, the others being in PostgreSQL alone
+    (`TURNLOG_IDLE_CONVERSATIONS_MAX`).
 
     Example:
 
       turnlog bench recovery --conversations 100000 --events 100000 -o json
+
+      turnlog bench recovery --conversations 1000000 -o json   # what a million known ones cost
     """
     from ops.bench.run import recovery_bench
 

@@ -39,3 +39,4 @@ def test_an_heir_replays_what_no_checkpoint_holds() -> None:
     assert document["recovery_cpu_s"] > 0
     assert document["recovery_s"] > 0
     assert document["worker_rss_mib"] > 0
+    assert 0 < document["resident"] <= 200

@@ -9,11 +9,24 @@ from multiprocessing import get_context
 import pytest
 
 from ops.bench.latency import quantile
+from ops.bench.logs import log_folder
 from ops.bench.recovery import weigh
 from ops.bench.sequencer import BenchFailed, Sequenced, _Look, _timed
 from ops.bench.takeover import Felt
 
 pytestmark = pytest.mark.unit
+
+
+def test_the_logs_of_a_bench_are_kept_and_named_only_if_it_fails() -> None:
+    said: list[str] = []
+    with log_folder(said.append) as (folder, told):
+        told("worker-1 ended unexpectedly (SIGKILL)\n  worker-1 | {...}")
+    assert said == ["worker-1 ended unexpectedly (SIGKILL)"]
+    assert not folder.exists()
+    with pytest.raises(BenchFailed), log_folder(said.append) as (folder, told):
+        raise BenchFailed("nothing was committed")
+    assert said[-1].endswith(str(folder))
+    folder.rmdir()
 
 
 def test_a_quantile_is_the_nearest_rank() -> None:
