@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 import structlog
@@ -20,11 +20,12 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from prometheus_client import CollectorRegistry
 
 from streams.fence.migrate import verify as verify_tables
-from streams.fence.topics import kept_topics
+from streams.fence.topics import database_id, kept_topics
+from streams.runtime.belonging import belong, owner_of
 from streams.runtime.health import HealthServer
 from streams.runtime.kafka import KafkaUnavailable
 from streams.settings import Settings
-from streams.topics import Topics, identities, require_same
+from streams.topics import Topics, TopicsError, identities, require_same
 from streams.topics import verify as verify_topics
 
 log = structlog.get_logger(__name__)
@@ -34,6 +35,13 @@ TOLD_EVERY_S = 5.0
 AWAY = (KafkaError, KafkaUnavailable, psycopg.OperationalError, OSError, TimeoutError)
 
 T = TypeVar("T")
+
+
+class Joined(NamedTuple):
+    """What a process learns of its deployment: the count of partitions, and Kafka's id of each topic of record."""
+
+    partitions: int
+    topic_ids: Mapping[str, str]
 
 
 class Awaited:
@@ -56,8 +64,8 @@ class Awaited:
         return False, {"ready": False, "state": "waiting", "dependencies": dependencies}
 
 
-async def joined(settings: Settings, awaited: Awaited | None = None) -> int:
-    """The partition count, once Kafka and Postgres answer and their topics and tables are this deployment's.
+async def joined(settings: Settings, awaited: Awaited | None = None) -> Joined:
+    """The deployment, once Kafka and Postgres answer and their topics and tables are this deployment's.
 
     `awaited` is kept up to date for a page of the caller's; None: while something is waited for, a page of its own
     answers on the metrics port. Raises `TopicsError` and `SchemaMismatch`, and the last error of a server that did not
@@ -82,13 +90,14 @@ class _Start:
         self._shown = False
         self._begun = time.monotonic()
 
-    async def joined(self) -> int:
+    async def joined(self) -> Joined:
         settings = self._settings
         await self._answer("postgres", lambda: asyncio.to_thread(verify_tables, settings.postgres))
         partitions, found = await self._answer("kafka", self._ask_kafka)
         kept = await self._answer("postgres", lambda: asyncio.to_thread(kept_topics, settings.postgres, found))
         require_same(kept, found)
-        return partitions
+        await self._answer("kafka", self._require_owned)
+        return Joined(partitions, found)
 
     def close(self) -> None:
         if self._page is not None:
@@ -107,6 +116,18 @@ class _Start:
             raise KafkaUnavailable(f"{self._settings.kafka} does not answer within {limit_ms} ms") from error
         finally:
             await admin.close()
+
+    async def _require_owned(self) -> None:
+        mine = await asyncio.to_thread(database_id, self._settings.postgres)
+        kafka, topic, limit_s = self._settings.kafka, self._topics.deployment, self._settings.request_timeout_ms / 1000
+        owner = await owner_of(kafka, topic, limit_s) or await belong(kafka, topic, mine, limit_s)
+        if owner != mine:
+            where = f"namespace {self._topics.namespace!r}" if self._topics.namespace else "no namespace"
+            raise TopicsError(
+                f"the topics of {where} belong to another database ({owner}; this one is {mine}): two deployments must "
+                "not share them. Use that database (TURNLOG_POSTGRES), or a namespace of your own (TURNLOG_NAMESPACE); "
+                "where it is lost for good, `turnlog topic adopt` puts this one in its place"
+            )
 
     async def _answer(self, name: str, ask: Callable[[], Awaitable[T]]) -> T:
         told_at = -TOLD_EVERY_S

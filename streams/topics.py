@@ -71,13 +71,23 @@ class Topics:
         return self._named("live")
 
     @property
+    def deployment(self) -> str:
+        """Says which database the others belong to; it has one partition."""
+        return self._named("deployment")
+
+    @property
+    def by_conversation(self) -> tuple[str, ...]:
+        """Those whose partitions are the conversations', all alike."""
+        return self.turns, self.frames, self.membership, self.conversations, self.dead_letters, self.live
+
+    @property
     def of_record(self) -> tuple[str, ...]:
         """Those that positions and epochs are kept of."""
         return self.turns, self.frames, self.membership, self.conversations
 
     @property
     def all(self) -> tuple[str, ...]:
-        return self.turns, self.frames, self.membership, self.conversations, self.dead_letters, self.live
+        return *self.by_conversation, self.deployment
 
     def of_schema(self, name: str) -> str:
         """The topic whose records have the schema `name`, one of `schemas.NAMES`."""
@@ -139,6 +149,7 @@ def settings_of(topics: Topics, replication: int) -> dict[str, TopicSettings]:
             letter,
         ),
         topics.live: TopicSettings(never_compacted, {**durable, "retention.ms": str(HOUR_MS)}),
+        topics.deployment: TopicSettings(kept, durable),
     }
 
 
@@ -158,17 +169,18 @@ async def ensure(
     """
     settings = settings_of(topics, replication)
     counts = await _partition_counts(admin, topics)
-    wanted = _one_count(counts, partitions)
+    wanted = _one_count(_by_conversation(counts, topics), partitions)
     repairs = await _repairs(admin, list(counts), settings)
     missing = [name for name in topics.all if name not in counts]
-    made = [Change(name, "partitions", None, str(wanted)) for name in missing]
+    counted = {name: wanted if name in topics.by_conversation else 1 for name in missing}
+    made = [Change(name, "partitions", None, str(count)) for name, count in counted.items()]
     if dry_run:
         return made + repairs
     if missing:
-        await _create(admin, missing, settings, wanted, replication)
+        await _create(admin, counted, settings, replication)
         await _visible("a leader of every partition was", lambda: _leaders_known(admin, topics))
         # Someone else may have made some of them just now, in another way.
-        _one_count(await _partition_counts(admin, topics), wanted)
+        _one_count(_by_conversation(await _partition_counts(admin, topics), topics), wanted)
         repairs = await _repairs(admin, list(topics.all), settings)
     repaired = sorted({change.topic for change in repairs})
     for name in repaired:
@@ -186,7 +198,7 @@ async def verify(admin: AIOKafkaAdminClient, topics: Topics) -> int:
     missing = [name for name in topics.all if name not in counts]
     if missing:
         raise TopicsError(f"no topic {', '.join(missing)}: run `turnlog topic ensure`")
-    count = _one_count(counts, None)
+    count = _one_count(_by_conversation(counts, topics), None)
     broken = await _repairs(admin, list(topics.all), settings_of(topics, replication=1))
     if broken:
         rules = "; ".join(
@@ -225,6 +237,10 @@ def require_same(kept: Mapping[str, str], found: Mapping[str, str]) -> None:
             "cluster. Going on would skip or repeat what lies in it: use the cluster that the database belongs to, or "
             "a new TURNLOG_NAMESPACE with a new database"
         )
+
+
+def _by_conversation(counts: Mapping[str, int], topics: Topics) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if name in topics.by_conversation}
 
 
 def _one_count(counts: Mapping[str, int], wanted: int | None) -> int:
@@ -308,14 +324,13 @@ async def _configs(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, di
 
 async def _create(
     admin: AIOKafkaAdminClient,
-    names: list[str],
+    counted: Mapping[str, int],
     settings: Mapping[str, TopicSettings],
-    partitions: int,
     replication: int,
 ) -> None:
     new = [
-        NewTopic(name, partitions, replication, topic_configs={**settings[name].initial, **settings[name].fixed})
-        for name in names
+        NewTopic(name, count, replication, topic_configs={**settings[name].initial, **settings[name].fixed})
+        for name, count in counted.items()
     ]
     response = await admin.create_topics(new)
     for name, code, *rest in response.topic_errors:

@@ -5,6 +5,7 @@
      ├── Heart       renews leases on a thread of its own, as long as this loop makes progress
      ├── Watch       looks for topics whose last stable offset stays behind their end
      ├── Reach       knows whether this worker reaches Kafka
+     ├── Identity    ends the worker when a topic is not the one that it was
      └── Balancer    claims this worker's share of the partitions, hands surplus back
           └── Sequencer …   one a partition
 
@@ -26,7 +27,7 @@ import structlog
 from aiokafka import TopicPartition
 from mode import Service
 
-from streams.deployment import joined
+from streams.deployment import Joined, joined
 from streams.fence.checkpoint import PostgresCheckpoints
 from streams.fence.heartbeat import Heartbeat
 from streams.fence.lease import PostgresLeases
@@ -48,7 +49,7 @@ from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.partition import PartitionState
 from streams.runtime.ports import Limits, Ports
 from streams.runtime.registry import open_codec
-from streams.runtime.watch import Reach, Watch
+from streams.runtime.watch import Identity, Reach, TopicIds, Watch
 from streams.settings import Settings
 from streams.topics import Topics
 
@@ -102,8 +103,9 @@ class Worker(Service):
 
     mundane_level = "debug"
 
-    def __init__(self, settings: Settings, partitions: int, **kwargs: Any) -> None:
+    def __init__(self, settings: Settings, deployment: Joined, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        partitions = deployment.partitions
         self.id = f"wk-{secrets.token_hex(6)}"
         self.url = ""
         self._settings = settings
@@ -152,6 +154,7 @@ class Worker(Service):
         ]
         self._reach = Reach(KafkaEnds(settings.kafka, limit_s), written, limit_s=limit_s, beacon=self.beacon)
         self.balancer = Balancer(ports, lambda: self._reach.cut_off_s, drain_s=drain_s, beacon=self.beacon)
+        self._identity = Identity(TopicIds(settings.kafka, topics, limit_s), deployment.topic_ids, beacon=self.beacon)
         self._health = HealthServer(metrics.registry, healthy=self._healthy, ready=self._ready)
         stability = Stability(self._ends, watched)
         self._watch = Watch(
@@ -164,7 +167,7 @@ class Worker(Service):
         )
 
     def on_init_dependencies(self) -> list[Service]:
-        return [self._heart, self._watch, self._reach, self.balancer]
+        return [self._heart, self._watch, self._reach, self._identity, self.balancer]
 
     async def on_start(self) -> None:
         """The advisory lock and the worker's row come before anything can be claimed."""
@@ -244,8 +247,7 @@ def run(settings: Settings, *, on_ready: OnReady) -> None:
 
 async def serve(settings: Settings, *, on_ready: OnReady) -> bool:
     """`run`, in the running event loop; whether it was drained."""
-    partitions = await joined(settings)
-    worker = Worker(settings, partitions)
+    worker = Worker(settings, await joined(settings))
     asked, urgent = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -79,7 +79,7 @@ class Process:
             joining = asyncio.create_task(joined(self._settings, self._awaited))
             await self._until(joining, self._asked.wait(), [serving])
             if joining.done():
-                await self._serve(joining.result(), serving, _url(listener, host), on_ready)
+                await self._serve(joining.result().partitions, serving, _url(listener, host), on_ready)
         finally:
             await self._end([serving])
         log.info("gateway stopped")

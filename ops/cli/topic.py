@@ -14,13 +14,17 @@ from ops.cli.common import (
     Output,
     OutputOption,
     PostgresOption,
+    YesOption,
     emit,
     progress,
+    require_yes,
     settings_from,
     translated_failures,
 )
+from ops.cli.errors import CommandFailed
 
 if TYPE_CHECKING:
+    from streams.settings import Settings
     from streams.topics import Change
 
 app = typer.Typer(name="topic", help="The topics of a deployment.", no_args_is_help=True)
@@ -86,3 +90,64 @@ async def _ensure(
         return list(
             await ensure(admin, Topics(namespace), partitions=partitions, replication=replicas, dry_run=dry_run)
         )
+
+
+@app.command("adopt")
+def adopt_topics(
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    kafka: KafkaOption = None,
+    postgres: PostgresOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Put this database in the place of the one that the topics belong to, which is lost for good.
+
+    Topics belong to the first database that a process was started with; with any other, processes refuse to start. Stop
+    every process that still uses the old one first: two databases with the same topics fence each other for ever.
+    Workers then build leases and checkpoints anew from the journal; channels and secrets must be made again.
+
+    Example:
+
+      turnlog topic adopt --dry-run
+    """
+    settings = settings_from(kafka, postgres, namespace)
+    with translated_failures():
+        owner, mine = asyncio.run(_owners(settings))
+        change = owner not in {None, mine}
+        if change and not dry_run:
+            if not yes:
+                require_yes(f"The topics belong to database {owner}. Is it lost, and does no process use it any more?")
+            owner_then = asyncio.run(_adopt(settings, mine, str(owner)))
+            if owner_then != mine:
+                raise CommandFailed(f"another database came first: the topics belong to {owner_then} now")
+    if output is not Output.TABLE:
+        emit({"owner": owner, "database": mine, "change": change, "applied": change and not dry_run})
+    elif not change:
+        progress("nothing to change: the topics belong to this database, or to nobody yet")
+    else:
+        progress(
+            f"the topics {'would belong' if dry_run else 'belong'} to this database, {mine}, and no more to {owner}"
+        )
+
+
+async def _owners(settings: Settings) -> tuple[str | None, str]:
+    """Whose the topics are, and the name of this database."""
+    from ops.provision import connected_admin
+    from streams.fence.topics import database_id
+    from streams.runtime.belonging import owner_of
+    from streams.topics import Topics, verify
+
+    topics = Topics(settings.namespace)
+    async with connected_admin(settings.kafka) as admin:
+        await verify(admin, topics)
+    owner = await owner_of(settings.kafka, topics.deployment, settings.request_timeout_ms / 1000)
+    return owner, await asyncio.to_thread(database_id, settings.postgres)
+
+
+async def _adopt(settings: Settings, mine: str, owner: str) -> str | None:
+    from streams.runtime.belonging import belong
+    from streams.topics import Topics
+
+    topic, limit_s = Topics(settings.namespace).deployment, settings.request_timeout_ms / 1000
+    return await belong(settings.kafka, topic, mine, limit_s, instead_of=owner)

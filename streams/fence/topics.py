@@ -12,6 +12,15 @@ from streams.fence.queries import load_queries
 QUERIES = load_queries("streams.fence", "topics.sql")
 
 
+def database_id(dsn: str) -> str:
+    """The name that this database was given when it was made. Raises psycopg's errors."""
+    with psycopg.connect(bounded_dsn(dsn, "topics")) as connection:
+        row = connection.execute(QUERIES["database_id"]).fetchone()
+    if row is None:
+        raise LookupError("the table `deployment` is empty: the database was changed by hand")
+    return str(row[0])
+
+
 def kept_topics(dsn: str, found: Mapping[str, str]) -> Mapping[str, str]:
     """Kafka's id of each topic that the database belongs to, by name; the first who asks makes it belong to `found`.
 

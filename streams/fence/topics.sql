@@ -6,3 +6,6 @@ SELECT name, topic_id FROM topics;
 
 -- keep_topic: One topic of the first worker's.
 INSERT INTO topics (name, topic_id) VALUES (%(name)s, %(topic_id)s);
+
+-- database_id: The name of this database, which nothing else has.
+SELECT database_id::text FROM deployment;

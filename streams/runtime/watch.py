@@ -9,11 +9,13 @@ from typing import Any
 
 import structlog
 from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
 from mode import Service
 
 from streams.runtime.hanging import Transactions
-from streams.runtime.kafka import KafkaEnds, KafkaUnavailable, Stability, closed
+from streams.runtime.kafka import KafkaEnds, KafkaUnavailable, Stability, asked, closed
 from streams.runtime.metrics import WorkerMetrics
+from streams.topics import Topics, TopicsError, identities, require_same
 
 log = structlog.get_logger(__name__)
 
@@ -23,6 +25,8 @@ STILL_S = 2.0
 # A transaction of ours is open for milliseconds, and ended by the broker after `transaction_timeout_ms` at the latest.
 UNSTABLE_MAX_S = 30.0
 REACH_EVERY_S = 1.0
+# A claim takes longer than this where a topic was made anew: whoever holds its partition is in doubt first.
+IDENTITY_EVERY_S = 1.0
 
 
 class Watch(Service):
@@ -126,3 +130,63 @@ class Reach(Service):
 
     async def on_stop(self) -> None:
         await closed(self._ends)
+
+
+class TopicIds:
+    """Kafka's ids of the topics of record, asked on a client of its own."""
+
+    def __init__(self, bootstrap: str, topics: Topics, limit_s: float) -> None:
+        self._bootstrap = bootstrap
+        self._topics = topics
+        self._limit_s = limit_s
+        self._admin: AIOKafkaAdminClient | None = None
+
+    async def ask(self) -> Mapping[str, str]:
+        """The id of each. Raises `KafkaUnavailable`; `TopicsError` when the broker that is asked does not know one."""
+        if self._admin is None:
+            admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap, request_timeout_ms=int(self._limit_s * 1000))
+            try:
+                await asked(admin.start(), self._limit_s)
+            except KafkaUnavailable:
+                await admin.close()
+                raise
+            self._admin = admin
+        try:
+            ids: Mapping[str, str] = await asked(identities(self._admin, self._topics), self._limit_s)
+        except KafkaUnavailable:
+            await self.close()  # a client that failed may go on with what it knew of the cluster
+            raise
+        return ids
+
+    async def close(self) -> None:
+        if self._admin is not None:
+            admin, self._admin = self._admin, None
+            await admin.close()
+
+
+class Identity(Service):
+    """Whether the topics are still those that the database belongs to.
+
+    One that is deleted and made anew under a running worker has another log under the same name: at the next claim its
+    offsets would be taken for the old one's. So the worker ends, by the `TopicsError` that says what happened.
+    """
+
+    mundane_level = "debug"
+
+    def __init__(self, ids: TopicIds, kept: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._ids = ids
+        self._kept = kept
+
+    @Service.task
+    async def _look(self) -> None:
+        while not self.should_stop:
+            await self.sleep(IDENTITY_EVERY_S)
+            try:
+                found = await self._ids.ask()
+            except (KafkaUnavailable, TopicsError):
+                continue  # `Reach` says that Kafka is away; a topic that is deleted is told of by whoever uses it
+            require_same(self._kept, found)
+
+    async def on_stop(self) -> None:
+        await self._ids.close()

@@ -15,9 +15,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from structlog.testing import capture_logs
 
 from streams.deployment import Awaited, joined
+from streams.fence.topics import database_id
+from streams.runtime.belonging import Belonging, belong, owner_in
 from streams.runtime.kafka import KafkaUnavailable
 from streams.settings import Settings
+from streams.topics import Topics, TopicsError
 from tests.support.deployment import deployment, page
+from tests.support.postgres import database as other_database
 from tests.support.waiting import until
 
 PARTITIONS = 2
@@ -81,7 +85,7 @@ async def test_servers_that_come_up_later_are_waited_for_by_name(settings: Setti
     async with (
         deployment(settings, PARTITIONS),
         late(kafka_host, int(kafka_port)) as kafka,
-        late(str(postgres["host"]), int(postgres["port"])) as database,
+        late(str(postgres["host"]), int(str(postgres["port"]))) as database,
     ):
         dsn = make_conninfo(settings.postgres, host="127.0.0.1", port=database.port)
         there = settings.model_copy(update={"kafka": f"127.0.0.1:{kafka.port}", "postgres": dsn})
@@ -94,7 +98,7 @@ async def test_servers_that_come_up_later_are_waited_for_by_name(settings: Setti
             await until(lambda: [line for line in logs if line.get("server") == "kafka"])
             assert dependencies(awaited.page()[1]) == {"kafka": False, "postgres": True}
             await kafka.open()
-            assert await starting == PARTITIONS
+            assert (await starting).partitions == PARTITIONS
 
 
 async def test_meanwhile_a_page_names_what_is_waited_for(settings: Settings) -> None:
@@ -120,3 +124,26 @@ async def test_a_server_that_stays_away_ends_the_start_after_the_budget(settings
         away = settings.model_copy(update={"kafka": "127.0.0.1:1", "start_wait_ms": 0})
         with pytest.raises(KafkaUnavailable, match=r"127\.0\.0\.1:1 cannot be connected to"):
             await joined(away)
+
+
+async def test_topics_that_belong_to_another_database_are_refused_until_they_are_adopted(settings: Settings) -> None:
+    with other_database(settings.postgres) as dsn:
+        other = settings.model_copy(update={"postgres": dsn})
+        async with deployment(settings, PARTITIONS), deployment(other, PARTITIONS):
+            assert (await joined(settings)).partitions == PARTITIONS
+            assert (await joined(settings)).partitions == PARTITIONS
+            with pytest.raises(TopicsError, match="belong to another database"):
+                await joined(other)
+            topic, limit_s = Topics(settings.namespace).deployment, settings.request_timeout_ms / 1000
+            lost, mine = database_id(settings.postgres), database_id(dsn)
+            assert await belong(settings.kafka, topic, mine, limit_s, instead_of=lost) == mine
+            assert (await joined(other)).partitions == PARTITIONS
+            with pytest.raises(TopicsError, match="belong to another database"):
+                await joined(settings)
+
+
+def test_the_first_record_has_it_until_one_takes_its_place() -> None:
+    first, second, stranger = Belonging("a"), Belonging("b"), Belonging("c", "b")
+    assert owner_in([]) is None
+    assert owner_in([first, second, stranger]) == "a"
+    assert owner_in([first, Belonging("b", "a"), Belonging("c", "a"), stranger]) == "c"

@@ -12,7 +12,8 @@ from streams.runtime import watch as module
 from streams.runtime.hanging import OpenTransaction, Outcome
 from streams.runtime.kafka import KafkaEnds, KafkaUnavailable, Stability
 from streams.runtime.metrics import WorkerMetrics
-from streams.runtime.watch import Reach, Watch
+from streams.runtime.watch import Identity, Reach, TopicIds, Watch
+from streams.topics import TopicsError
 from tests.support.waiting import until
 
 JOURNAL = "conversations"
@@ -142,3 +143,30 @@ async def test_a_worker_knows_that_kafka_is_away_once_it_was_silent_for_long_and
         assert ends.closed > 0
         ends.answers = True
         await until(lambda: reach.cut_off_s == 0 and not reach.error)
+
+
+class Ids(TopicIds):
+    """Answers as the test says; an error is raised."""
+
+    def __init__(self, *answers: Mapping[str, str] | Exception) -> None:
+        self._answers = list(answers)
+
+    async def ask(self) -> Mapping[str, str]:
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+async def test_a_topic_that_is_made_anew_under_a_worker_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDENTITY_EVERY_S", 0.001)
+    kept = {"turns": "1", "frames": "2"}
+    away = KafkaUnavailable("away"), TopicsError("Kafka does not tell the id of turns: UnknownTopicOrPartitionError")
+    identity = Identity(Ids(kept, *away, kept, {"turns": "7", "frames": "2"}), kept)
+    async with identity:
+        await until(lambda: identity.crashed)
+        assert isinstance(identity.crash_reason, TopicsError)
+        assert "turns is not the topic that the database belongs to" in str(identity.crash_reason)
