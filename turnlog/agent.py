@@ -40,7 +40,9 @@ class Agent:
 
     `drain_budget`: seconds that `run` gives running handlers on SIGTERM. `ack_timeout`: seconds until a message that
     nobody acknowledged raises `AckTimeout`, offline time included. `flush_every`: seconds within which the pieces of a
-    stream travel as one chunk. `most_at_once`: turns answered at the same time, over all conversations.
+    stream travel as one chunk. `most_at_once`: turns answered at the same time, over all conversations; the others wait
+    here. `most_runs`: turns in this process's hands, waiting ones too; beyond, it refuses, and others of the group get
+    them: an invocation that all refuse fails as `AgentBusy`, a turn waits (or not, by the channel's `busy`).
 
     `continues`: the handler looks at `turn.resume`, and goes on where another process of the group was lost in the
     middle of its answer. Without it such a turn is answered from the start, and what was said of it is marked as such.
@@ -58,6 +60,7 @@ class Agent:
         ack_timeout: float = 30.0,
         flush_every: float = 0.1,
         most_at_once: int = 200,
+        most_runs: int | None = None,
         continues: bool = False,
         backoff: Backoff | None = None,
     ) -> None:
@@ -66,7 +69,9 @@ class Agent:
             raise ValueError("url: name at least one gateway")
         if most_at_once < 1:
             raise ValueError("most_at_once: at least 1")
-        self.settings = Settings(group, drain_budget, ack_timeout, flush_every, most_at_once, continues)
+        if most_runs is not None and most_runs < 1:
+            raise ValueError("most_runs: at least 1, or None")
+        self.settings = Settings(group, drain_budget, ack_timeout, flush_every, most_at_once, continues, most_runs)
         self.handlers = Handlers(most_threads=most_at_once)
         self._task: asyncio.Task[None] | None = None
         self._link = Link(

@@ -22,6 +22,8 @@ class Limits:
     in_flight: int = IN_FLIGHT
     frames_per_second: float | None = None
     """None: it does not say; what is too fast for it, it reads later."""
+    runs: int | None = None
+    """Live runs that it gives one member; it is one that takes `refuse`. None: it does not know of that."""
 
     @classmethod
     def of(cls, welcome: Frame) -> Limits:
@@ -32,6 +34,7 @@ class Limits:
             frame_bytes=_positive(limits.get("maxFrameBytes")) or FRAME_BYTES,
             in_flight=_positive(limits.get("maxInFlight")) or IN_FLIGHT,
             frames_per_second=_positive(limits.get("maxFramesPerSecond")),
+            runs=_positive(limits.get("maxRuns")),
         )
 
 

@@ -31,10 +31,13 @@ class _Lane:
 class Lanes:
     """Holds the runs of this process and has each answered once, one at a time per conversation."""
 
-    def __init__(self, outbox: Outbox, answer: Callable[[Run], Awaitable[None]], *, most_at_once: int) -> None:
+    def __init__(
+        self, outbox: Outbox, answer: Callable[[Run], Awaitable[None]], *, most_at_once: int, most_runs: int | None
+    ) -> None:
         self._outbox = outbox
         self._answer = answer
         self._room = asyncio.Semaphore(most_at_once)
+        self._most_runs = most_runs
         self._lanes: dict[str, _Lane] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -50,12 +53,16 @@ class Lanes:
         if self._closed:
             return  # it moves to another process as soon as this one has left
         lane = self._lanes.get(turn.conversation)
+        known = _find(lane, turn) if lane is not None else None
+        if known is None and self._is_full(turn):
+            self._spawn(self._outbox.refuse(turn))
+            return
         if lane is None:
             lane = self._lanes[turn.conversation] = _Lane()
             self._spawn(self._work(turn.conversation, lane))
         elif turn.run is None and turn.seq is not None and turn.seq <= lane.watermark:
             return  # a server that names no runs replays what this process has
-        elif (known := _find(lane, turn)) is not None:
+        elif known is not None:
             if turn.id == known.turn.id:
                 known.renew(turn.run_epoch, turn.resume, self._outbox.generation)
                 self._spawn(self._confirm(known))
@@ -75,6 +82,12 @@ class Lanes:
             if meant and each.open and each.holds(epoch):
                 each.stop(state)
                 return
+
+    def _is_full(self, turn: Turn) -> bool:
+        """Whether another process is to have it. Without a name of its run, nothing can be refused."""
+        if self._most_runs is None or turn.run is None or not self._outbox.may_refuse:
+            return False
+        return sum(1 for _ in self._runs()) >= self._most_runs
 
     def answered(self, conversation: str, answers: Mapping[str, Any], *, run: str | None) -> None:
         """A person answered questions, by their ids. One that its handler has not asked yet finds its answer there."""

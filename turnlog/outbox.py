@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from turnlog.connection import Connection
 from turnlog.errors import AckTimeout, InvalidRequest, TurnlogError, Unavailable, error_of
 from turnlog.run import Run
+from turnlog.turn import Turn
 from turnlog.wire import Frame, dump
 
 CHECKPOINT_BYTES = 256 * 1024
@@ -82,6 +83,16 @@ class Outbox:
             await self.frame(run, {name: value for name, value in frame.items() if name != "clientId"})
             return None
         return await self.message(run, frame)
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether the gateway gives to others what this process refuses."""
+        return self._link.limits.runs is not None
+
+    async def refuse(self, turn: Turn) -> None:
+        """This process does not take the turn's run. Where that is lost, the turn is given to it once more."""
+        frame = {"type": "refuse", "reason": "busy", "run": turn.run, "runEpoch": turn.run_epoch}
+        await self._link.send({"conversationId": turn.conversation, "frame": frame})
 
     async def last(self, run: Run, frame: Frame) -> None:
         """A word on how the run ended. Where no connection takes it, the server tells from the member's leaving."""

@@ -36,6 +36,7 @@ class Settings:
     flush_every: float = 0.1
     most_at_once: int = 200
     continues: bool = False
+    most_runs: int | None = None
 
 
 class Process:
@@ -53,7 +54,9 @@ class Process:
         self._notices: set[asyncio.Task[None]] = set()
         self._outbox = Outbox(link, ack_timeout=settings.ack_timeout)
         self._past = Past(link, timeout=settings.ack_timeout)
-        self._lanes = Lanes(self._outbox, self._answer, most_at_once=settings.most_at_once)
+        self._lanes = Lanes(
+            self._outbox, self._answer, most_at_once=settings.most_at_once, most_runs=settings.most_runs
+        )
 
     async def drain(self, budget: float) -> None:
         """Get nothing new, finish what is in hand within `budget` seconds, and leave the rest to others."""

@@ -179,8 +179,9 @@ class AgentProxy:
         `thread`: a conversation that goes on from call to call, one call at a time; None: a new one. A caller that is
         cancelled itself cancels the invocation.
         """
-        record = await self.submit(text, data=data, thread=thread, id=id, deadline=deadline, wait=WAIT_S)
-        async with self._called_off_with_caller(record):
+        thread, id = thread or _new_id(), id or _new_id()  # noqa: A001
+        async with self._called_off_with_caller(thread, id):
+            record = await self.submit(text, data=data, thread=thread, id=id, deadline=deadline, wait=WAIT_S)
             while not record.ended:
                 record = await self.status(record.thread, record.id, wait=WAIT_S)
         return record.succeeded()
@@ -198,11 +199,12 @@ class AgentProxy:
 
         Breaking off the loop and closing the generator cancels the invocation.
         """
-        record = await self.submit(text, data=data, thread=thread, id=id, deadline=deadline, streamed=True)
-        async with self._called_off_with_caller(record):
-            async for event in self.events(record.thread, record.id):
+        thread, id = thread or _new_id(), id or _new_id()  # noqa: A001
+        async with self._called_off_with_caller(thread, id):
+            await self.submit(text, data=data, thread=thread, id=id, deadline=deadline, streamed=True)
+            async for event in self.events(thread, id):
                 yield event
-            record = await self.status(record.thread, record.id)
+            record = await self.status(thread, id)
         record.succeeded()
 
     def invoke_sync(self, text: str | None = None, **how: Any) -> Record:
@@ -227,7 +229,7 @@ class AgentProxy:
         `InvocationConflict`. Raises `ConversationBusy`, `AgentBusy`, `AgentUnavailable`, and `SubmissionUncertain` when
         no answer came and the record is not there to be read.
         """
-        thread, id = thread or uuid.uuid4().hex, id or uuid.uuid4().hex  # noqa: A001
+        thread, id = thread or _new_id(), id or _new_id()  # noqa: A001
         body = self._body(id, text, data, deadline, streamed=streamed, wait=wait)
         tries = Tries(self._options.budget, insist=True)
         while True:
@@ -371,14 +373,13 @@ class AgentProxy:
         return record_in(checked(await self._read("POST", _path(thread, id, "/cancel"), json=body)))
 
     @contextlib.asynccontextmanager
-    async def _called_off_with_caller(self, record: Record) -> AsyncIterator[None]:
+    async def _called_off_with_caller(self, thread: str, id: str) -> AsyncIterator[None]:  # noqa: A002
         try:
             yield
         except (asyncio.CancelledError, GeneratorExit):
-            if not record.ended:
-                with contextlib.suppress(TurnlogError, TimeoutError):
-                    async with asyncio.timeout(CANCEL_S):
-                        await self.cancel(record.thread, record.id, reason="its caller went away")
+            with contextlib.suppress(TurnlogError, TimeoutError):
+                async with asyncio.timeout(CANCEL_S):
+                    await self.cancel(thread, id, reason="its caller went away")
             raise
 
     # ------------------------------------------------------------------------------------------------- tools
@@ -419,6 +420,10 @@ class AgentProxy:
                 await tries.wait(error)
             except ConversationNotFound as error:
                 raise InvocationNotFound(str(error), code=error.code, conversation=error.conversation) from error
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
 
 
 def _path(thread: str, id: str | None = None, rest: str = "") -> str:  # noqa: A002

@@ -230,6 +230,45 @@ async def test_no_more_than_most_at_once_run_side_by_side(gateway: ScriptedGatew
         assert await began.get() == "b"
 
 
+async def test_beyond_its_runs_a_process_refuses_and_nothing_of_it_is_begun(gateway: ScriptedGateway) -> None:
+    agent = agent_of(gateway, most_runs=1)
+    hold = asyncio.Event()
+    began: list[str] = []
+
+    @agent.on_turn
+    async def answer(turn: Turn) -> None:
+        began.append(turn.text)
+        await hold.wait()
+
+    async with serving(agent, gateway, limits={"maxRuns": 200}) as peer:
+        await peer.turn("a", "one", seq=1)
+        await peer.until("a", type="run")
+        await peer.turn("b", "two", seq=1)
+        refused = {"type": "refuse", "reason": "busy", "run": "b/1/agents", "runEpoch": 1}
+        assert await peer.inner("b") == refused
+        await peer.turn("a", "one", seq=None, number=1, epoch=2)  # what it has is not refused
+        assert (await peer.until("a", type="run"))["runEpoch"] == 2
+        hold.set()
+        assert (await peer.until("a", type="run"))["data"] == {"status": "finished"}
+        await peer.turn("b", "two", seq=2, epoch=3)
+        await peer.until("b", type="run")
+        assert began == ["one", "two"]
+
+
+async def test_a_gateway_that_knows_of_no_refusal_gets_none(gateway: ScriptedGateway) -> None:
+    agent = agent_of(gateway, most_runs=1)
+    hold = asyncio.Event()
+
+    @agent.on_turn
+    async def answer(turn: Turn) -> None:
+        await hold.wait()
+
+    async with serving(agent, gateway) as peer:
+        for conversation in ("a", "b"):
+            await peer.turn(conversation, "one", seq=1)
+            assert (await peer.until(conversation, type="run"))["data"] == {"status": "started"}
+
+
 async def test_a_failing_handler_ends_its_run_as_failed_and_the_next_turn_is_answered(
     gateway: ScriptedGateway, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -240,7 +240,10 @@ async def test_a_streamed_call_gives_its_events_and_then_raises_what_it_ended_wi
 
 async def test_who_breaks_a_streamed_call_off_cancels_it() -> None:
     script = (record("ACCEPTED", status=202), sse(event(1, "a"), event(2, "b")), record("CANCELLING", status=202))
-    async with proxying(*script) as (proxy, http), contextlib.aclosing(proxy.stream_invoke("x")) as events:
+    async with (
+        proxying(*script) as (proxy, http),
+        contextlib.aclosing(proxy.stream_invoke("x", thread="t", id="i")) as events,
+    ):
         async for _ in events:
             break
     assert asked(http)[-1] == ("POST", f"{ONE}/cancel")
@@ -257,7 +260,7 @@ async def test_a_caller_that_is_cancelled_cancels_its_invocation() -> None:
             await asyncio.Event().wait()
 
         proxy.status = status  # type: ignore[method-assign]
-        calling = asyncio.create_task(proxy.invoke("x"))
+        calling = asyncio.create_task(proxy.invoke("x", thread="t", id="i"))
         await looked.wait()
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
