@@ -15,7 +15,15 @@ from connectors.gateway.ports import Headers, Intake, Unavailable, Written
 from connectors.gateway.protocol.errors import RETRY_AFTER_MS, RETRY_BUDGET_MS, ProtocolError, refusal
 from connectors.gateway.protocol.parse import UserMessage
 from connectors.gateway.protocol.session import Claims
-from streams.core.commands import CloseConversation, Command, CommitTurn, OpenConversation, ReopenConversation
+from streams.core.commands import (
+    CancelRun,
+    CloseConversation,
+    Command,
+    CommitTurn,
+    OpenConversation,
+    ReleaseRun,
+    ReopenConversation,
+)
 from streams.core.events import (
     ConversationOpened,
     Duplicate,
@@ -120,6 +128,52 @@ class Commands:
         """Open it again; reopening an open one changes nothing. Raises `ProtocolError`."""
         command = ReopenConversation(
             at=0, timestamp=0, ref=self._mint(), conversation_id=conversation_id, by=by, id=str(uuid4())
+        )
+        await self._ask(command, headers)
+
+    # ------------------------------------------------------------------------------------------------ invocations
+    async def open_thread(self, thread: str, claims: Claims) -> None:
+        """A conversation of this id, of these claims' channel and user. One that is there stays. Raises
+        `ProtocolError`."""
+        command = OpenConversation(
+            at=0,
+            timestamp=0,
+            ref=self._mint(),
+            conversation_id=thread,
+            channel=claims.channel,
+            participant=claims.user,
+            key=thread,
+        )
+        await self._ask(command, (), key=thread, accepted=RefusedReason.CONVERSATION_EXISTS)
+
+    async def invoke(self, thread: str, turn: Turn, headers: Headers = ()) -> None:
+        """Store an invocation's turn, or find that it is stored. Raises `ProtocolError`."""
+        command = CommitTurn(at=0, timestamp=0, ref=self._mint(), conversation_id=thread, turn=turn)
+        key = None if turn.invocation is None else turn.invocation.id
+        outcome = await self._ask(command, headers, key=key)
+        if not isinstance(outcome.event, TurnCommitted | Duplicate):
+            raise self._unexpected(outcome)
+
+    async def cancel_run(self, thread: str, run_id: str, by: str, reason: str, headers: Headers = ()) -> None:
+        """Ask a run to stop; one that is over, or was asked already, stays as it is. Raises `ProtocolError`."""
+        command = CancelRun(
+            at=0, timestamp=0, ref=self._mint(), conversation_id=thread, run_id=run_id, by=by, reason=reason
+        )
+        await self._ask(command, headers)
+
+    async def release_run(
+        self, thread: str, run_id: str, *, by: str, reason: str, proof: str, headers: Headers = ()
+    ) -> None:
+        """End a run whose worker is known to have stopped. Raises `ProtocolError`."""
+        command = ReleaseRun(
+            at=0,
+            timestamp=0,
+            ref=self._mint(),
+            conversation_id=thread,
+            run_id=run_id,
+            by=by,
+            reason=reason,
+            proof=proof,
         )
         await self._ask(command, headers)
 

@@ -145,6 +145,84 @@ STATE: Final = {
 }
 
 
+THREAD: Final = "/v1/threads/{thread}"
+INVOCATION: Final = THREAD + "/invocations/{invocation}"
+INVOKE: Final = {
+    "id": Field("string", "the caller's, unique in the thread: 1 to 200 characters", required=True),
+    "agent": Field("string", "the group that is called: a channel, or channel/group", required=True),
+    "input": Field(
+        "object",
+        "a text, an object, or both",
+        required=True,
+        fields={
+            "text": Field("string", "at most 64 KiB of UTF-8"),
+            "data": Field("object", "given to the agent as `data.input`"),
+        },
+    ),
+    "deadlineMs": Field("integer", "1,000 to 3,600,000, 300,000 when absent; 0: none"),
+    "streamed": Field("boolean", "its caller follows its events: the idle watchdog counts beside the deadline"),
+    "policy": Field("string", "while the thread is busy: reject, enqueue or interrupt; its group's when absent"),
+    "retry": Field("boolean", "it may be executed again when its owner is lost"),
+    "wait": Field("integer", "answer once it has ended, or after so many ms (up to 60,000)"),
+    "channel": Field("string", "with an API key: the channel that it comes from"),
+    "sender": Field("string", "with an API key: who calls; `tenant` when absent"),
+}
+RECORD: Final = {
+    "id": Field("string", "its id", required=True),
+    "thread": Field("string", "the thread", required=True),
+    "agent": Field("string", "the group that was called", required=True),
+    "state": Field(
+        "string",
+        "ACCEPTED, RUNNING, CANCELLING, SUCCEEDED, FAILED, CANCELLED, TIMED_OUT or OWNER_GONE",
+        required=True,
+    ),
+    "runId": Field("string", "its run", required=True),
+    "seq": Field("integer", "of its turn in the thread's conversation", required=True),
+    "member": Field("string", "who holds it, if anybody does"),
+    "runEpoch": Field("integer", "how often it was given, from 1", required=True),
+    "output": Field(
+        "object",
+        "once it has ended",
+        fields={
+            "text": Field("string", "all of its messages' text", required=True),
+            "messages": Field("array", "each with type, text and data", required=True),
+        },
+    ),
+    "error": Field(
+        "object",
+        "when it has not succeeded",
+        fields={
+            "code": Field("string", "AGENT_BUSY, DEADLINE_EXCEEDED, …", required=True),
+            "message": Field("string", "for people", required=True),
+        },
+    ),
+    "createdAt": Field("string", "when it was taken, ISO 8601", required=True),
+    "startedAt": Field("string", "when its agent began, if it has"),
+    "endedAt": Field("string", "when it ended, if it has"),
+    "events": Field("integer", "how many there are so far", required=True),
+}
+EVENTS: Final = {
+    "events": Field(
+        "array",
+        "in order",
+        required=True,
+        fields={
+            "n": Field("integer", "its place, from 1, without a gap", required=True),
+            "type": Field("string", "the frame's type", required=True),
+            "data": Field("object", "the frame as viewers get it", required=True),
+            "at": Field("string", "when it was stored, ISO 8601", required=True),
+        },
+    ),
+    "next": Field("integer", "the n to go on after", required=True),
+    "done": Field("boolean", "it has ended, and these are its last", required=True),
+}
+CLAIM: Final = {
+    "thread": Field("string", "its id", required=True),
+    "claim": Field("object", "the record of the live call, if there is one", fields=RECORD),
+    "queued": Field("array", "the records of those in line", required=True, fields=RECORD),
+}
+
+
 def _data(kind: str, meaning: str, fields: Fields) -> Fields:
     return {"data": Field(kind, meaning, required=True, fields=fields)}
 
@@ -276,6 +354,62 @@ OPERATIONS: Final = (
         "Owners, head and open runs",
         TOKEN + API_KEY,
         answer=STATE,
+    ),
+    Operation("get", THREAD, "The thread's live call, and those in line", TOKEN + API_KEY, answer=CLAIM),
+    Operation(
+        "post",
+        f"{THREAD}/invocations",
+        "Call an agent",
+        TOKEN + API_KEY,
+        body=INVOKE,
+        answer=RECORD,
+        status=202,
+        also={200: "it has ended"},
+    ),
+    Operation(
+        "get",
+        INVOCATION,
+        "What became of a call",
+        TOKEN + API_KEY,
+        query={"wait": "answer once it has ended, or after so many ms (up to 60,000)"},
+        answer=RECORD,
+    ),
+    Operation(
+        "get",
+        f"{INVOCATION}/events",
+        "What its agent said, in pages",
+        TOKEN + API_KEY,
+        query={"after": "begin after this n", "limit": "1 to 500, 100 when absent"},
+        answer=EVENTS,
+    ),
+    Operation(
+        "get",
+        f"{INVOCATION}/stream",
+        "The same as server-sent events; an event's id is its n, and the last one, `end`, is the record",
+        TOKEN + API_KEY,
+        query={"after": "begin after this n"},
+        headers={"Last-Event-ID": "resume after this n"},
+        media_type="text/event-stream",
+    ),
+    Operation(
+        "post",
+        f"{INVOCATION}/cancel",
+        "Ask it to stop",
+        TOKEN + API_KEY,
+        body={"reason": Field("string", "for whoever reads the log")},
+        answer=RECORD,
+        status=202,
+    ),
+    Operation(
+        "post",
+        f"{INVOCATION}/release",
+        "End a call whose owner is gone and that waits for another",
+        API_KEY,
+        body={
+            "proof": Field("string", "how it is known that the old worker has stopped", required=True),
+            "reason": Field("string", "for whoever reads the log"),
+        },
+        answer=RECORD,
     ),
     Operation(
         "get",

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from connectors.gateway.auth import Tokens
+from connectors.gateway.authorization import Authorizer
+from connectors.gateway.calls import Calls
 from connectors.gateway.clock import PauseGuard, wall_ms
 from connectors.gateway.commands import Commands
 from connectors.gateway.connection import Connection
@@ -34,6 +36,7 @@ from streams.runtime.partitioning import partition_of
 from streams.settings import Settings
 
 if TYPE_CHECKING:
+    from connectors.gateway.call_events import CallStream
     from connectors.gateway.sse import EventStream
 
 log = structlog.get_logger(__name__)
@@ -107,13 +110,16 @@ class Gateway:
         nonce, numbers = secrets.token_hex(6), count(1)
         self.mint: Callable[[], str] = lambda: f"{nonce}-{next(numbers)}"
         self.commands = Commands(intake, self.hub, self.metrics, self.mint, settings.commit_wait_ms)
+        self.calls = Calls(read_model, self.history, partition_of=self.partition_of, last_lsn=self.recent.last_lsn)
+        self.hub.on_entry.append(self.calls.apply)
+        self.authorizer = Authorizer(self)
         self.phase = Phase.STARTING
         self._horizon = horizon
         self._kafka_error = ""
         """Why Kafka did not answer when it was last asked; empty: it did."""
         self._guard = PauseGuard(settings.member_ttl_ms / 2 / 1000)
         self._connections: set[Connection] = set()
-        self.streams: set[EventStream] = set()
+        self.streams: set[EventStream | CallStream] = set()
         """Open server-sent event streams."""
         self._requests = 0
         self.directory.on_document.append(self._close_inactive)

@@ -193,18 +193,45 @@ class History:
                 return stored.entry
         raise Unavailable(f"turn {seq} of {conversation_id} is in neither the read model nor the journal")
 
+    async def named(self, conversation_id: str, frame: Frame) -> Frame:
+        """A person's frame that names a message, with the seq of that one where it is among the newest, so that the
+        partition can tell which turn it answers. Raises `Unavailable`."""
+        message = msgspec.json.decode(frame.extra or "{}").get("messageId")
+        page = await self.page(conversation_id, 0, 0)
+        page = await self.page(conversation_id, max(0, page.head - RUN_PAGE), RUN_PAGE)
+        for stored in page.stored:
+            event = stored.entry.event
+            if isinstance(event, FrameCommitted) and event.frame.id == message:
+                return msgspec.structs.replace(frame, watermark=event.seq)
+        return frame
+
+    async def stored_of_run(self, conversation_id: str, run_id: str, turn_seq: int) -> AsyncIterator[Sequence[Stored]]:
+        """The frames of a run, ascending, page by page, with those that were superseded. Raises `Unavailable`."""
+        async for page in self._pages(conversation_id, turn_seq):
+            yield [
+                stored
+                for stored in page
+                if isinstance(stored.entry.event, FrameCommitted) and stored.entry.event.run_id == run_id
+            ]
+
     async def run_so_far(
         self, conversation_id: str, run_id: str, turn_seq: int, below_lsn: int
     ) -> AsyncIterator[Sequence[Entry]]:
         """What was stored of a run before `below_lsn`, ascending, page by page: its frames, and the turns that answered
         its questions; what was superseded is not in it. Raises `Unavailable`."""
-        after = turn_seq
+        async for page in self._pages(conversation_id, turn_seq):
+            shown = [s.entry for s in page if not s.superseded and s.entry.lsn < below_lsn]
+            yield [entry for entry in shown if _is_of(entry.event, run_id)]
+            if page and page[-1].entry.lsn >= below_lsn:
+                return
+
+    async def _pages(self, conversation_id: str, after: int) -> AsyncIterator[Sequence[Stored]]:
+        """All that follows `after`, up to the head that there is then."""
         while True:
             page = await self.page(conversation_id, after, RUN_PAGE)
-            shown = [s.entry for s in page.stored if not s.superseded and s.entry.lsn < below_lsn]
-            yield [entry for entry in shown if _is_of(entry.event, run_id)]
+            yield page.stored
             after = page.stored[-1].entry.event.seq if page.stored else after
-            if after >= page.head or (page.stored and page.stored[-1].entry.lsn >= below_lsn):
+            if after >= page.head:
                 return
             if not page.stored:
                 raise Unavailable(f"what follows {after} of {conversation_id} is in neither the read model nor memory")

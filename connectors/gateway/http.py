@@ -191,5 +191,10 @@ async def need_api_key(gateway: Gateway, request: Request) -> None:
     key = request.headers.get("x-api-key")
     if key is None:
         raise ProtocolError("unauthorized", "x-api-key is missing: `turnlog key add` makes one")
+    await check_api_key(gateway, key)
+
+
+async def check_api_key(gateway: Gateway, key: str) -> None:
+    """Raise `unauthorized` unless it is a key of the tenant API."""
     if not await gateway.directory.is_api_key(key):
         raise ProtocolError("unauthorized", "x-api-key: no such key")

@@ -28,6 +28,7 @@ from streams.core.events import (
     MemberJoined,
     Refused,
     RefusedReason,
+    RunCancelling,
     RunEnded,
     RunMoved,
     RunOpened,
@@ -94,6 +95,8 @@ class Hub:
         self._agents: dict[str, AgentPort] = {}
         self._runs: dict[str, str] = {}
         """Run to the member of this gateway that holds it."""
+        self.on_entry: list[Callable[[Entry], None]] = []
+        """Called with each entry of a conversation, before whoever waits for it is told."""
 
     # ----------------------------------------------------------------------------------------------- registration
     def wait(self, ref: str, waiter: Waiter) -> None:
@@ -200,6 +203,9 @@ class Hub:
         """The partition's next entries."""
         for entry in entries:
             self._recent.add(partition, entry)
+            if entry.event.conversation_id is not None:
+                for follow in self.on_entry:
+                    follow(entry)
             self._route(partition, entry)
 
     def _route(self, partition: int, entry: Entry) -> None:
@@ -214,8 +220,8 @@ class Hub:
                 self._refused(entry, event)
             case MemberJoined():
                 self._joined(partition, event)
-            case RunOpened() | RunMoved() | RunEnded():
-                self._run(event, entry.lsn)
+            case RunOpened() | RunMoved() | RunCancelling() | RunEnded():
+                self._run(entry, event)
             case ListWanted():
                 self._membership.list_wanted(partition, event)
             case MemberDraining():
@@ -282,10 +288,14 @@ class Hub:
         if agent is not None and self._membership.member_draining(event.member):
             agent.send_away(event.by, event.reason)
 
-    def _run(self, event: RunOpened | RunMoved | RunEnded, lsn: int) -> None:
-        if isinstance(event, RunEnded):
-            self._run_over(event.run_id, lambda session: session.run_ended(event.run_id, event.status, wall_ms()))
-            return
+    def _run(self, entry: Entry, event: RunOpened | RunMoved | RunCancelling | RunEnded) -> None:
+        if isinstance(event, RunCancelling | RunEnded):
+            self._stopped(event)
+            self._answer(event.ref, entry)
+        else:
+            self._given(event, entry.lsn)
+
+    def _given(self, event: RunOpened | RunMoved, lsn: int) -> None:
         to_member = event.member if isinstance(event, RunOpened) else event.to_member
         if isinstance(event, RunMoved) and event.from_member != to_member:
             self._run_over(event.run_id, lambda session: session.run_lost(event.run_id, wall_ms()))
@@ -294,6 +304,15 @@ class Hub:
             return
         self._runs[event.run_id] = to_member
         agent.tell(lambda session: session.run_taken_over(event, lsn, wall_ms()))
+
+    def _stopped(self, event: RunCancelling | RunEnded) -> None:
+        """Its member is to stop working on it: it is over, or is once the member says so."""
+        if isinstance(event, RunEnded):
+            self._run_over(event.run_id, lambda session: session.run_ended(event.run_id, event.status, wall_ms()))
+            return
+        agent = self._agents.get(event.member) if event.member is not None else None
+        if agent is not None:
+            agent.tell(lambda session: session.run_cancelling(event, wall_ms()))
 
     def _run_over(self, run_id: str, work: Callable[[AgentSession], Sequence[Action]]) -> None:
         holder = self._runs.pop(run_id, None)

@@ -38,6 +38,16 @@ class GatewayMetrics:
         self.requests = Counter(
             "turnlog_gateway_requests_total", "HTTP requests, by status.", ["status"], registry=self.registry
         )
+        self.authorizations = Counter(
+            "turnlog_gateway_authorizations_total",
+            "Credentials of callers of agents that were looked up; verdicts are kept for 5 s.",
+            registry=self.registry,
+        )
+        self.runs_refused = Counter(
+            "turnlog_gateway_runs_refused_total",
+            "Runs that were not given to a member since it has as many as it may.",
+            registry=self.registry,
+        )
         self.frames_in = Counter(
             "turnlog_gateway_frames_received_total",
             "Frames received, by kind of socket.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from importlib.metadata import version
 from typing import Any, Final
@@ -39,8 +40,10 @@ ERROR: Final = {
 
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
     parameters: list[dict[str, Any]] = []
-    if "{conversation_id}" in operation.path:
-        parameters.append({"name": "conversation_id", "in": "path", "required": True, "schema": {"type": "string"}})
+    parameters += [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", operation.path)
+    ]
     for place, named in (("query", operation.query), ("header", operation.headers)):
         parameters += [
             {"name": name, "in": place, "description": meaning, "schema": {"type": "string"}}

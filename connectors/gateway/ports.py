@@ -72,6 +72,25 @@ class OpenRun(msgspec.Struct, frozen=True):
     run_epoch: int
 
 
+class StoredCall(msgspec.Struct, frozen=True, kw_only=True):
+    """An invocation's run as the read model has it. `status`: `queued`, `open`, or how it ended. Times: ms since the
+    epoch."""
+
+    id: str
+    run_id: str
+    turn_seq: int
+    group: str
+    member: str | None
+    run_epoch: int
+    status: str
+    cancelling: bool
+    opened_at: int
+    started_at: int | None
+    ended_at: int | None
+    reason: str | None
+    detail: str | None
+
+
 class MemberInfo(msgspec.Struct, frozen=True):
     """A member as the read model has it."""
 
@@ -133,6 +152,12 @@ class ReadModel(Protocol):
     async def open_runs(self, conversation_id: str) -> Sequence[OpenRun]: ...
     async def checkpoint(self, run_id: str) -> StoredCheckpoint | None: ...
     async def owners(self, conversation_id: str) -> dict[str, str]: ...
+    async def call(self, conversation_id: str, invocation: str) -> StoredCall | None:
+        """The invocation's run."""
+
+    async def open_calls(self, conversation_id: str) -> Sequence[str]:
+        """Ids of the invocations that have not ended, in the order of their turns."""
+
     async def interrupts(self, conversation_id: str) -> Sequence[Stored]:
         """The newest entries that open or close a question, ascending."""
 

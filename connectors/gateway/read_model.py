@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from connectors.gateway.ports import (
     ConversationInfo,
     LeaseInfo,
@@ -13,6 +15,7 @@ from connectors.gateway.ports import (
     OpenRun,
     Position,
     Stored,
+    StoredCall,
     StoredCheckpoint,
     Unavailable,
 )
@@ -70,6 +73,15 @@ class PostgresReadModel:
         """See `ReadModel`."""
         found = await _answer(self._read.checkpoint(run_id))
         return None if found is None else StoredCheckpoint(found.lsn, found.data)
+
+    async def call(self, conversation_id: str, invocation: str) -> StoredCall | None:
+        """See `ReadModel`."""
+        row = await _answer(self._read.call(conversation_id, invocation))
+        return None if row is None else StoredCall(**msgspec.structs.asdict(row))
+
+    async def open_calls(self, conversation_id: str) -> Sequence[str]:
+        """See `ReadModel`."""
+        return await _answer(self._read.open_calls(conversation_id))
 
     async def owners(self, conversation_id: str) -> dict[str, str]:
         """See `ReadModel`."""

@@ -29,6 +29,7 @@ from connectors.gateway.protocol.actions import (
     LoadSuperseded,
     OpenConversation,
     OpenMember,
+    RefuseGiven,
     SubmitFrame,
     SubmitTurn,
     Unfollow,
@@ -37,7 +38,7 @@ from connectors.gateway.protocol.agent import AgentSession
 from connectors.gateway.protocol.errors import CLOSE_NORMAL, CLOSE_RESTART, ProtocolError, restart_reason
 from connectors.gateway.protocol.resume import Gathering, Resume
 from connectors.gateway.protocol.user import UserSession
-from streams.core.commands import CommitFrame
+from streams.core.commands import CommitFrame, CommitPersonFrame, CommitTurn, RefuseRun
 from streams.core.events import Duplicate, Entry, FrameCommitted, Refused
 from streams.runtime.codec import Unencodable
 
@@ -256,6 +257,8 @@ class AgentConnection(Connection):
                 await self._adopted(action)
             case LoadFor():
                 await self._load(action)
+            case RefuseGiven():
+                await self._refuse_run(action)
             case _:
                 raise TypeError(f"{type(action).__name__} is no action of an agent's session")
 
@@ -282,6 +285,27 @@ class AgentConnection(Connection):
             return
         log.info("an agent joined", member=member.id, group=group)
         self.perform(session.opened(wall_ms()))
+
+    async def _refuse_run(self, given: RefuseGiven) -> None:
+        """Until Kafka has it: the run is this member's till then, and nobody works on it."""
+        command = RefuseRun(
+            at=0,
+            timestamp=0,
+            conversation_id=given.conversation_id,
+            run_id=given.run_id,
+            run_epoch=given.run_epoch,
+            member=self.session.member,
+            reason=given.reason,
+        )
+        self._gateway.metrics.runs_refused.inc()
+        while True:
+            try:
+                await (await self._gateway.intake.send(command))
+            except Unavailable as error:
+                log.warning("a run that is not taken is not given back yet", run=given.run_id, error=str(error))
+                await asyncio.sleep(FETCH_RETRY_S)
+            else:
+                return
 
     async def _fetch(self, wanted: FetchTurn) -> None:
         while self.session.holds(wanted.run_id, wanted.run_epoch):

@@ -46,22 +46,31 @@ UPDATE transcript SET superseded = true
 FROM json_to_recordset(%(rows)s::json) AS hidden (conversation_id text, seq bigint)
 WHERE transcript.conversation_id = hidden.conversation_id AND transcript.seq = hidden.seq;
 
+-- edit_lines: Turns that say something else now.
+UPDATE transcript SET text = edited.text, data = edited.data
+FROM json_to_recordset(%(rows)s::json) AS edited (conversation_id text, seq bigint, text text, data text)
+WHERE transcript.conversation_id = edited.conversation_id AND transcript.seq = edited.seq;
+
 -- open_runs: New runs.
 INSERT INTO runs
-    (run_id, conversation_id, partition, turn_seq, group_id, member, run_epoch, status, started, opened_at)
-SELECT run_id, conversation_id, %(partition)s, turn_seq, group_id, member, run_epoch, 'open', false, timestamp
+    (run_id, conversation_id, partition, turn_seq, group_id, member, run_epoch, status, started, opened_at, invocation)
+SELECT run_id, conversation_id, %(partition)s, turn_seq, group_id, member, run_epoch, status, false, timestamp,
+    invocation
 FROM json_to_recordset(%(rows)s::json) AS new
     (run_id text, conversation_id text, turn_seq bigint, group_id text, member text, run_epoch integer,
-     timestamp bigint)
+     timestamp bigint, status text, invocation text)
 ON CONFLICT (run_id) DO NOTHING;
 
--- change_runs: Runs that were started, moved or ended.
+-- change_runs: Runs that came to their turn, were started, moved, told to stop or ended.
 UPDATE runs SET
     member = news.member, run_epoch = news.run_epoch, started = coalesce(news.started, runs.started),
     status = coalesce(news.status, runs.status), ended_at = coalesce(news.ended_at, runs.ended_at),
-    reason = coalesce(news.reason, runs.reason)
+    reason = coalesce(news.reason, runs.reason), detail = coalesce(news.detail, runs.detail),
+    started_at = nullif(coalesce(news.started_at, runs.started_at), 0),
+    cancelling = coalesce(news.cancelling, runs.cancelling)
 FROM json_to_recordset(%(rows)s::json) AS news
-    (run_id text, member text, run_epoch integer, started boolean, status text, ended_at bigint, reason text)
+    (run_id text, member text, run_epoch integer, started boolean, status text, ended_at bigint, reason text,
+     detail text, started_at bigint, cancelling boolean)
 WHERE runs.run_id = news.run_id;
 
 -- set_checkpoints: The last checkpoint of runs that are open.

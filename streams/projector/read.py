@@ -16,11 +16,14 @@ from psycopg import AsyncConnection
 
 from streams.core.events import (
     ConversationClosed,
+    ConversationHandedBack,
+    ConversationHandedOver,
     ConversationReopened,
     Entry,
     Event,
     Frame,
     FrameCommitted,
+    PersonFrameCommitted,
     Turn,
     TurnCommitted,
 )
@@ -76,6 +79,24 @@ class RunRow(msgspec.Struct, frozen=True):
     opened_at: int
     ended_at: int | None
     reason: str | None
+
+
+class CallRow(msgspec.Struct, frozen=True):
+    """The run of an invocation. `status`: `queued`, `open`, or how it ended. Times in ms since the epoch."""
+
+    id: str
+    run_id: str
+    turn_seq: int
+    group: str
+    member: str | None
+    run_epoch: int
+    status: str
+    cancelling: bool
+    opened_at: int
+    started_at: int | None
+    ended_at: int | None
+    reason: str | None
+    detail: str | None
 
 
 class CheckpointRow(msgspec.Struct, frozen=True):
@@ -167,6 +188,15 @@ class ReadModel:
         """Runs in the order of their turns."""
         rows = await self._rows("runs", conversation=conversation_id, open_only=open_only)
         return [RunRow(*row) for row in rows]
+
+    async def call(self, conversation_id: str, invocation: str) -> CallRow | None:
+        """The run of this invocation, if there is one."""
+        rows = await self._rows("call", conversation=conversation_id, invocation=invocation)
+        return CallRow(*rows[0]) if rows else None
+
+    async def open_calls(self, conversation_id: str) -> Sequence[str]:
+        """Ids of the invocations that have not ended, in the order of their turns."""
+        return [invocation for (invocation,) in await self._rows("open_calls", conversation=conversation_id)]
 
     async def checkpoint(self, run_id: str) -> CheckpointRow | None:
         """The last checkpoint of a run that is open, if it stored one."""
@@ -261,6 +291,10 @@ def _frame(conversation_id: str, line: _Line) -> Event:
         stream_id=line.stream_id,
         done=line.done,
     )
+    if line.group_id is None:  # of a person: an agent's frames are of a group
+        return PersonFrameCommitted(
+            conversation_id=conversation_id, seq=line.seq, frame=frame, sender=line.sender, channel=line.channel
+        )
     return FrameCommitted(
         conversation_id=conversation_id,
         seq=line.seq,
@@ -276,11 +310,16 @@ def _frame(conversation_id: str, line: _Line) -> Event:
 
 def _update(conversation_id: str, line: _Line) -> Event:
     data = msgspec.json.decode(line.data or "{}")
-    if data.get("status") == "closed":
-        return ConversationClosed(
-            conversation_id=conversation_id, seq=line.seq, by=line.sender, reason=data.get("reason", ""), id=line.id
-        )
-    return ConversationReopened(conversation_id=conversation_id, seq=line.seq, by=line.sender, id=line.id)
+    place = {"conversation_id": conversation_id, "seq": line.seq, "by": line.sender, "id": line.id}
+    match data.get("status"):
+        case "closed":
+            return ConversationClosed(**place, reason=data.get("reason", ""))
+        case "handed_over":
+            return ConversationHandedOver(**place, to=data.get("to", ""), reason=data.get("reason", ""))
+        case "handed_back":
+            return ConversationHandedBack(**place, reason=data.get("reason", ""))
+        case _:
+            return ConversationReopened(**place)
 
 
 _EVENT_OF = {"turn": _turn, "frame": _frame, "update": _update}

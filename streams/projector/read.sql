@@ -37,8 +37,17 @@ ORDER BY seq;
 
 -- runs: Runs of a conversation in the order of their turns; `open_only` leaves out those that ended.
 SELECT run_id, turn_seq, group_id, member, run_epoch, status, started, opened_at, ended_at, reason
-FROM runs WHERE conversation_id = %(conversation)s AND (NOT %(open_only)s OR status = 'open')
+FROM runs WHERE conversation_id = %(conversation)s AND (NOT %(open_only)s OR status IN ('open', 'queued'))
 ORDER BY turn_seq, group_id;
+
+-- call: The run of an invocation. Its id may be used again after a day: the last one counts.
+SELECT invocation, run_id, turn_seq, group_id, member, run_epoch, status, cancelling, opened_at, started_at, ended_at,
+    reason, detail
+FROM runs WHERE conversation_id = %(conversation)s AND invocation = %(invocation)s ORDER BY turn_seq DESC LIMIT 1;
+
+-- open_calls: Invocations of a conversation that have not ended, in the order of their turns.
+SELECT invocation FROM runs
+WHERE conversation_id = %(conversation)s AND invocation IS NOT NULL AND status IN ('open', 'queued') ORDER BY turn_seq;
 
 -- checkpoint: The last checkpoint of an open run.
 SELECT lsn, data FROM run_checkpoints WHERE run_id = %(run)s;

@@ -13,6 +13,8 @@ import msgspec
 
 from streams.core.events import (
     ConversationClosed,
+    ConversationHandedBack,
+    ConversationHandedOver,
     ConversationOpened,
     ConversationReopened,
     Entry,
@@ -21,14 +23,22 @@ from streams.core.events import (
     MemberJoined,
     MemberLeft,
     OwnerChanged,
+    PersonFrameCommitted,
+    RunCancelling,
     RunEnded,
     RunMoved,
     RunOpened,
     RunStarted,
     TurnCommitted,
+    TurnEdited,
+    TurnRegenerated,
 )
+from streams.core.ids import run_id as run_id_of
 
 SYSTEM = "system"
+OPEN = "open"
+QUEUED = "queued"
+"""Status of a run that waits in line."""
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -95,6 +105,15 @@ class Superseded(Row, frozen=True, gc=False):
     seq: int
 
 
+class Edited(Row, frozen=True, gc=False):
+    """A row of `transcript`, a turn's, that says something else now."""
+
+    conversation_id: str
+    seq: int
+    text: str | None
+    data: str | None
+
+
 class OpenedRun(Row, frozen=True, gc=False):
     """A row of `runs` to insert."""
 
@@ -105,10 +124,12 @@ class OpenedRun(Row, frozen=True, gc=False):
     member: str | None
     run_epoch: int
     timestamp: int
+    status: str = OPEN
+    invocation: str | None = None
 
 
 class ChangedRun(Row, frozen=True, gc=False):
-    """A row of `runs` to update. `started`, `status` None: as they were."""
+    """A row of `runs` to update. What is None stays as it was; `started_at` 0: it has not begun (any more)."""
 
     run_id: str
     member: str | None
@@ -117,6 +138,9 @@ class ChangedRun(Row, frozen=True, gc=False):
     status: str | None = None
     ended_at: int | None = None
     reason: str | None = None
+    detail: str | None = None
+    started_at: int | None = None
+    cancelling: bool | None = None
 
 
 class Checkpoint(Row, frozen=True, gc=False):
@@ -176,6 +200,7 @@ class Rows:
         self.changed_conversations: dict[str, ChangedConversation] = {}
         self.lines: list[Line] = []
         self.superseded: list[Superseded] = []
+        self.edited: dict[tuple[str, int], Edited] = {}
         self.opened_runs: list[OpenedRun] = []
         self.changed_runs: dict[str, ChangedRun] = {}
         self.checkpoints: dict[str, Checkpoint] = {}
@@ -214,6 +239,9 @@ class Rows:
                 status=change.status or known.status,
                 ended_at=change.ended_at or known.ended_at,
                 reason=change.reason or known.reason,
+                detail=change.detail or known.detail,
+                started_at=known.started_at if change.started_at is None else change.started_at,
+                cancelling=known.cancelling if change.cancelling is None else change.cancelling,
             )
         self.changed_runs[change.run_id] = change
 
@@ -272,11 +300,19 @@ def _turn(rows: Rows, entry: Entry, event: TurnCommitted) -> None:
             run_id=_optional(event.joins_run),
         )
     )
+    called = None if turn.invocation is None else _text(turn.invocation.id)
+    for queued in event.queued:
+        run_id, group = _text(run_id_of(conversation_id, event.seq, queued)), _text(queued)
+        rows.opened_runs.append(
+            OpenedRun(run_id, conversation_id, event.seq, group, None, 1, entry.timestamp, QUEUED, called)
+        )
     for given in event.assigned:
         group = _text(given.group)
         run_id, member = _text(given.run_id), _optional(given.member)
         rows.opened_runs.append(
-            OpenedRun(run_id, conversation_id, event.seq, group, member, given.run_epoch, entry.timestamp)
+            OpenedRun(
+                run_id, conversation_id, event.seq, group, member, given.run_epoch, entry.timestamp, invocation=called
+            )
         )
         if member is not None:
             rows.owners[conversation_id, group] = Owner(conversation_id, group, member)
@@ -329,7 +365,22 @@ def _reopened(rows: Rows, entry: Entry, event: ConversationReopened) -> None:
     _update(rows, entry, event, {"status": "open", "by": event.by})
 
 
-def _update(rows: Rows, entry: Entry, event: ConversationClosed | ConversationReopened, data: dict[str, str]) -> None:
+def _handed_over(rows: Rows, entry: Entry, event: ConversationHandedOver) -> None:
+    rows.touch(entry)
+    _update(rows, entry, event, {"status": "handed_over", "by": event.by, "to": event.to, "reason": event.reason})
+
+
+def _handed_back(rows: Rows, entry: Entry, event: ConversationHandedBack) -> None:
+    rows.touch(entry)
+    _update(rows, entry, event, {"status": "handed_back", "by": event.by, "reason": event.reason})
+
+
+def _update(
+    rows: Rows,
+    entry: Entry,
+    event: ConversationClosed | ConversationReopened | ConversationHandedOver | ConversationHandedBack,
+    data: dict[str, str],
+) -> None:
     rows.lines.append(
         Line(
             conversation_id=_text(event.conversation_id),
@@ -348,6 +399,43 @@ def _update(rows: Rows, entry: Entry, event: ConversationClosed | ConversationRe
     )
 
 
+def _person_frame(rows: Rows, entry: Entry, event: PersonFrameCommitted) -> None:
+    if not event.seq:
+        return  # given to agents, never stored in the transcript
+    frame = event.frame
+    rows.touch(entry)
+    rows.lines.append(
+        Line(
+            conversation_id=_text(event.conversation_id),
+            seq=event.seq,
+            lsn=entry.lsn,
+            at=entry.at,
+            timestamp=entry.timestamp,
+            kind="frame",
+            id=_text(frame.id),
+            type=_text(frame.type),
+            sender=_text(event.sender),
+            role="user",
+            channel=_text(event.channel),
+            data=_optional(frame.data),
+            key_id=_optional(frame.key_id),
+            client_id=_optional(frame.client_id),
+        )
+    )
+
+
+def _edited(rows: Rows, _: Entry, event: TurnEdited) -> None:
+    conversation_id = _text(event.conversation_id)
+    rows.edited[conversation_id, event.turn_seq] = Edited(
+        conversation_id, event.turn_seq, _optional(event.text), _optional(event.data)
+    )
+    rows.hide(event.conversation_id, event.superseded)
+
+
+def _regenerated(rows: Rows, _: Entry, event: TurnRegenerated) -> None:
+    rows.hide(event.conversation_id, event.superseded)
+
+
 def _owner_changed(rows: Rows, _: Entry, event: OwnerChanged) -> None:
     conversation_id, group = _text(event.conversation_id), _text(event.group)
     rows.owners[conversation_id, group] = Owner(conversation_id, group, _optional(event.owner))
@@ -355,21 +443,29 @@ def _owner_changed(rows: Rows, _: Entry, event: OwnerChanged) -> None:
 
 def _run_opened(rows: Rows, entry: Entry, event: RunOpened) -> None:
     conversation_id, group, member = _text(event.conversation_id), _text(event.group), _optional(event.member)
+    run_id, status = _text(event.run_id), QUEUED if event.queued else OPEN
     rows.opened_runs.append(
-        OpenedRun(_text(event.run_id), conversation_id, event.turn_seq, group, member, event.run_epoch, entry.timestamp)
+        OpenedRun(run_id, conversation_id, event.turn_seq, group, member, event.run_epoch, entry.timestamp, status)
     )
+    rows.change_run(ChangedRun(run_id, member, event.run_epoch, status=status))  # its time in line is over
     if member is not None:
         rows.owners[conversation_id, group] = Owner(conversation_id, group, member)
 
 
-def _run_started(rows: Rows, _: Entry, event: RunStarted) -> None:
-    rows.change_run(ChangedRun(_text(event.run_id), _text(event.member), event.run_epoch, started=True))
+def _run_started(rows: Rows, entry: Entry, event: RunStarted) -> None:
+    run_id, member = _text(event.run_id), _text(event.member)
+    rows.change_run(ChangedRun(run_id, member, event.run_epoch, started=True, started_at=entry.timestamp))
+
+
+def _run_cancelling(rows: Rows, _: Entry, event: RunCancelling) -> None:
+    rows.change_run(ChangedRun(_text(event.run_id), _optional(event.member), event.run_epoch, cancelling=True))
 
 
 def _run_moved(rows: Rows, _: Entry, event: RunMoved) -> None:
     # An adopted run is the same process's, which goes on; any other owner has to start it, anew or where it stopped.
-    started = None if event.adopted else False
-    rows.change_run(ChangedRun(_text(event.run_id), _optional(event.to_member), event.run_epoch, started=started))
+    started, begun = (None, None) if event.adopted else (False, None if event.continued else 0)
+    run_id, member = _text(event.run_id), _optional(event.to_member)
+    rows.change_run(ChangedRun(run_id, member, event.run_epoch, started=started, started_at=begun))
     rows.hide(event.conversation_id, event.superseded)
 
 
@@ -382,6 +478,7 @@ def _run_ended(rows: Rows, entry: Entry, event: RunEnded) -> None:
             status=event.status,
             ended_at=entry.timestamp,
             reason=_text(event.reason),
+            detail=_text(event.detail) or None,
         )
     )
     rows.checkpoints.pop(_text(event.run_id), None)
@@ -416,9 +513,15 @@ _ADD: dict[type, Callable[[Rows, Entry, Any], None]] = {
     FrameCommitted: _frame,
     ConversationClosed: _closed,
     ConversationReopened: _reopened,
+    ConversationHandedOver: _handed_over,
+    ConversationHandedBack: _handed_back,
+    PersonFrameCommitted: _person_frame,
+    TurnEdited: _edited,
+    TurnRegenerated: _regenerated,
     OwnerChanged: _owner_changed,
     RunOpened: _run_opened,
     RunStarted: _run_started,
+    RunCancelling: _run_cancelling,
     RunMoved: _run_moved,
     RunEnded: _run_ended,
     MemberJoined: _joined,

@@ -91,6 +91,7 @@ def _statements(rows: Rows) -> Iterator[tuple[str, Sequence[Row]]]:
         ("change_conversations", list(rows.changed_conversations.values())),
         ("add_lines", rows.lines),
         ("hide_lines", rows.superseded),
+        ("edit_lines", list(rows.edited.values())),
         ("open_runs", rows.opened_runs),
         ("change_runs", list(rows.changed_runs.values())),
         ("set_checkpoints", list(rows.checkpoints.values())),

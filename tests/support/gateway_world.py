@@ -28,6 +28,7 @@ from connectors.gateway.ports import (
     OpenRun,
     Position,
     Stored,
+    StoredCall,
     StoredCheckpoint,
     Unavailable,
     Written,
@@ -48,6 +49,7 @@ from streams.core.events import (
 from streams.core.fold import step
 from streams.core.state import Partition
 from streams.fence.signing import KeyRing
+from streams.projector.rows import Rows
 from streams.runtime.codec import Codec
 from streams.runtime.live import LiveSignal
 from streams.runtime.partitioning import partition_of
@@ -283,6 +285,34 @@ class MemoryReadModel:
                 found = None
         return found
 
+    async def call(self, conversation_id: str, invocation: str) -> StoredCall | None:
+        rows = Rows(self._of(conversation_id))
+        called = [row for row in rows.opened_runs if row.invocation == invocation]
+        if not called:
+            return None
+        row, change = called[-1], rows.changed_runs.get(called[-1].run_id)
+        return StoredCall(
+            id=invocation,
+            run_id=row.run_id,
+            turn_seq=row.turn_seq,
+            group=row.group_id,
+            member=row.member if change is None else change.member,
+            run_epoch=row.run_epoch if change is None else change.run_epoch,
+            status=row.status if change is None or change.status is None else change.status,
+            cancelling=change is not None and change.cancelling is True,
+            opened_at=row.timestamp,
+            started_at=None if change is None else change.started_at or None,
+            ended_at=None if change is None else change.ended_at,
+            reason=None if change is None else change.reason,
+            detail=None if change is None else change.detail,
+        )
+
+    async def open_calls(self, conversation_id: str) -> Sequence[str]:
+        rows = Rows(self._of(conversation_id))
+        changes = rows.changed_runs
+        ended = {run_id for run_id, change in changes.items() if change.ended_at is not None}
+        return [row.invocation for row in rows.opened_runs if row.invocation is not None and row.run_id not in ended]
+
     async def owners(self, conversation_id: str) -> dict[str, str]:
         owners: dict[str, str] = {}
         for entry in self._of(conversation_id):
@@ -470,9 +500,11 @@ def bearer(token: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def serve(world: World, settings: Settings | None = None, *, ready: bool = True) -> AsyncIterator[Served]:
+async def serve(
+    world: World, settings: Settings | None = None, *, ready: bool = True, store: MemoryStore | None = None
+) -> AsyncIterator[Served]:
     """A gateway in the world, on a port of its own."""
-    store, read_model = MemoryStore(), MemoryReadModel(world)
+    store, read_model = store or MemoryStore(), MemoryReadModel(world)
     gateway = Gateway(
         settings or settings_for(),
         intake=world,

@@ -105,6 +105,15 @@ class SubmitFrame(msgspec.Struct, frozen=True):
     delivered_seq: int
 
 
+class RefuseGiven(msgspec.Struct, frozen=True):
+    """Write to the intake that this member does not take a run that it was given."""
+
+    conversation_id: str
+    run_id: str
+    run_epoch: int
+    reason: str
+
+
 class Announce(msgspec.Struct, frozen=True):
     """Tell the others of the conversation, at every gateway; it may be lost."""
 
@@ -138,6 +147,7 @@ Action = (
     | FetchRun
     | SubmitTurn
     | SubmitFrame
+    | RefuseGiven
     | Announce
     | Follow
     | Unfollow

@@ -17,6 +17,7 @@ from connectors.gateway.protocol.actions import (
     Follow,
     LoadFor,
     OpenMember,
+    RefuseGiven,
     SubmitFrame,
     Unfollow,
 )
@@ -43,6 +44,7 @@ from streams.core.events import (
     MoveReason,
     Refused,
     RefusedReason,
+    RunCancelling,
     RunMoved,
     RunOpened,
     RunStatus,
@@ -70,8 +72,18 @@ class AgentSession(Session):
 
     rate = (limits.AGENT_RATE, limits.AGENT_BURST)
 
-    def __init__(self, *, partition_of: Callable[[str], int], new_id: Callable[[], str], **given: Any) -> None:
+    def __init__(
+        self,
+        *,
+        partition_of: Callable[[str], int],
+        new_id: Callable[[], str],
+        runs_max: int = limits.RUNS_PER_MEMBER,
+        **given: Any,
+    ) -> None:
         super().__init__(**given)
+        self._runs_max = runs_max
+        self._refused: set[str] = set()
+        """Runs that its process does not take, until they are another's."""
         self.member = self.connection_id
         self.group: str | None = None
         self.continues = False
@@ -135,6 +147,7 @@ class AgentSession(Session):
                 **limits.advertised(channel_scope=True),
                 "maxInFlight": IN_FLIGHT_MAX,
                 "maxCheckpointBytes": limits.MAX_CHECKPOINT_BYTES,
+                "maxRuns": self._runs_max,
             },
         }
         self._welcome(data)
@@ -163,6 +176,8 @@ class AgentSession(Session):
         self._now = now
         event = turn_of(entry)
         conversation_id = _of(entry)
+        if self._is_full(conversation_id, run_id, run_epoch):
+            return self._drain()
         self._delivery.hold(run_id, Held(conversation_id, event.seq, run_epoch))
         self._delivery.give(conversation_id, run_id, entry)
         return self._drain()
@@ -174,6 +189,9 @@ class AgentSession(Session):
         conversation_id = event.conversation_id or ""
         if isinstance(event, RunMoved) and not event.adopted:
             self._stop_earlier(event)
+        adopted = isinstance(event, RunMoved) and event.adopted
+        if not adopted and self._is_full(conversation_id, event.run_id, event.run_epoch):
+            return self._drain()
         self._delivery.hold(event.run_id, Held(conversation_id, event.turn_seq, event.run_epoch))
         if isinstance(event, RunMoved) and event.adopted:
             self._delivery.has(conversation_id, event.turn_seq)
@@ -230,11 +248,28 @@ class AgentSession(Session):
             self._tell(fetch.conversation_id, encode(told))
         return self._drain()
 
+    def _is_full(self, conversation_id: str, run_id: str, run_epoch: int) -> bool:
+        """Whether it has as many runs as it may: then it does not take this one, of which it is told nothing."""
+        if self._delivery.runs_open < self._runs_max:
+            return False
+        self._ask(RefuseGiven(conversation_id, run_id, run_epoch, "busy"))
+        return True
+
+    def run_cancelling(self, event: RunCancelling, now: int) -> list[Action]:
+        """Somebody wants the run to stop: it is its member's until that says that it has."""
+        self._now = now
+        if self.holds(event.run_id, event.run_epoch):
+            named = {"type": "abort", "run": event.run_id, "runEpoch": event.run_epoch, "reason": event.reason}
+            self._tell(event.conversation_id or "", encode(named))
+        return self._drain()
+
     def run_lost(self, run_id: str, now: int) -> list[Action]:
         """The run went to another member: the process must stop working on it."""
         self._now = now
         held = self._delivery.release(run_id)
-        if held is not None and not self.holds_run_in(held.conversation_id):
+        refused = run_id in self._refused
+        self._refused.discard(run_id)
+        if held is not None and not refused and not self.holds_run_in(held.conversation_id):
             self._tell(held.conversation_id, ABORT)
         return self._drain()
 
@@ -242,6 +277,7 @@ class AgentSession(Session):
         """The run is over."""
         self._now = now
         held = self._delivery.release(run_id)
+        self._refused.discard(run_id)
         if held is not None and status in CANCELLED and not self.holds_run_in(held.conversation_id):
             self._tell(held.conversation_id, ABORT)
         return self._drain()
@@ -412,10 +448,23 @@ class AgentSession(Session):
             self._ask(LoadFor(conversation_id, watermark_of(frame), self._delivery.highest(conversation_id)))
         elif kind == "typing":
             self._typing(conversation_id, frame)
+        elif kind == "refuse":
+            self._refuse_run(conversation_id, frame)
         elif kind in CATALOGS:
             self._show_catalog(conversation_id, frame, kind)
         else:
             self._submit(conversation_id, frame)
+
+    def _refuse_run(self, conversation_id: str, frame: dict[str, Any]) -> None:
+        """Its process does not take a run that it was given, and has done nothing of it."""
+        run_id, run_epoch = _run_named(frame)
+        if run_id is None or run_epoch is None:
+            raise ProtocolError("invalid_message", "run, runEpoch: name the run that is refused")
+        reason = frame.get("reason")
+        if self.holds(run_id, run_epoch):
+            self._refused.add(run_id)
+            named = reason if isinstance(reason, str) and 0 < len(reason) <= MAX_ID else "busy"
+            self._ask(RefuseGiven(conversation_id, run_id, run_epoch, named))
 
     def _typing(self, conversation_id: str, frame: dict[str, Any]) -> None:
         if not self.holds_run_in(conversation_id):

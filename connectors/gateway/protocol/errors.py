@@ -58,6 +58,10 @@ SPECS: dict[str, ErrorSpec] = {
     "bot_unavailable": ErrorSpec(5004, 503, retryable=True),
     "fenced": ErrorSpec(5100, 409),
     "handed_over": ErrorSpec(5101, 409),
+    # Of invocations; how a call ended is told in its record, by codes of the same kind.
+    "INVOCATION_CONFLICT": ErrorSpec(6000, 409),
+    "CONVERSATION_BUSY": ErrorSpec(6001, 409),
+    "AGENT_UNAVAILABLE": ErrorSpec(6002, 503, retryable=True),
     "replay_unavailable": ErrorSpec(9002, 503, retryable=True),
     "pending": ErrorSpec(9003, 503, retryable=True),
     "internal": ErrorSpec(9000, 500, retryable=True),
@@ -88,8 +92,9 @@ REFUSALS: dict[RefusedReason, str] = {
     RefusedReason.NOT_EDITABLE: "conflict",
     RefusedReason.HANDED_OVER: "handed_over",
     RefusedReason.BUSY: "busy",
-    RefusedReason.CONVERSATION_BUSY: "busy",
-    RefusedReason.INVOCATION_CONFLICT: "conflict",
+    RefusedReason.CONVERSATION_BUSY: "CONVERSATION_BUSY",
+    RefusedReason.INVOCATION_CONFLICT: "INVOCATION_CONFLICT",
+    RefusedReason.AGENT_UNAVAILABLE: "AGENT_UNAVAILABLE",
     RefusedReason.RUN_NOT_FOUND: "not_found",
     RefusedReason.MEMBER_LIVE: "conflict",
 }

@@ -12,6 +12,8 @@ MAX_METADATA_BYTES = 16 * 1024
 MAX_CHECKPOINT_BYTES = 256 * 1024
 MAX_IN_FLIGHT = 32
 MAX_CONVERSATIONS = 5_000
+# Live runs of one agent's connection; one more goes to the next member in rank.
+RUNS_PER_MEMBER = 200
 HEARTBEAT_MS = 30_000
 IDLE_MS = 60_000
 HELLO_MS = 10_000

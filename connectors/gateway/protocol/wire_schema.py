@@ -25,7 +25,7 @@ AGENT_SAYS: Final = (taken.Hello, taken.Ping, taken.Auth, taken.Drain)
 AGENT_SAYS_IN: Final = (
     *(taken.Said, taken.Typing, taken.Read, taken.Sync, taken.AgentGenui, taken.AgentToolCall, taken.AgentSkill),
     *(taken.AgentInterrupt, taken.AgentInterruptResolved, taken.AgentEvent, taken.AgentRun, taken.AgentError),
-    *(taken.Checkpoint, taken.GenuiComponents, taken.Skills),
+    *(taken.Checkpoint, taken.Refuse, taken.GenuiComponents, taken.Skills),
 )
 _TO_ALL: Final = (written.HeartbeatShown, written.TokenRefreshed, written.ErrorShown)
 _NUMBERED: Final = (
