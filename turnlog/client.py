@@ -22,6 +22,8 @@ import httpx
 
 from turnlog.errors import Unauthorized
 from turnlog.http import Http
+from turnlog.live import Live
+from turnlog.resume import Ask
 from turnlog.tokens import FixedToken, SecretToken, Token, TokenSource, checked, token_in
 from turnlog.viewer import Frames, Messages
 from turnlog.wire import API_PATH, base_url
@@ -75,6 +77,8 @@ class Client:
         )
         self._http = Http(self.url, budget=budget, insist=insist)
         self._streams: WeakSet[Frames] = WeakSet()
+        self._sockets: list[Live] = []
+        self._budget = budget
 
     async def __aenter__(self) -> Client:
         return self
@@ -88,6 +92,9 @@ class Client:
         """Close its connections, and with them the frames and messages that are being read."""
         for frames in list(self._streams):
             await frames.aclose()
+        for live in self._sockets:
+            await live.close()
+        self._sockets.clear()
         await self._http.close()
 
     async def open(self, *, key: str | None = None) -> Conversation:
@@ -122,6 +129,12 @@ class Client:
         sent = {"Authorization": f"Bearer {token.value}", **(headers or {})}
         return await self._http.request(method, path, headers=sent, json=json, params=params)
 
+    def live(self, tokens: TokenSource, conversation: str, *, seen: int) -> Live:
+        """A conversation's socket; closed with this client."""
+        live = Live(self.url, tokens, conversation, seen=seen, budget=self._budget)
+        self._sockets.append(live)
+        return live
+
     def frames(self, path: str, token: Callable[[], Awaitable[Token]], *, after: int) -> Frames:
         """What a viewer sees of an event stream; closed with this client."""
 
@@ -136,6 +149,18 @@ class Client:
         return frames
 
 
+class _Bound:
+    """A conversation's own token, as a socket wants it."""
+
+    renewable = True
+
+    def __init__(self, good: Callable[[], Awaitable[Token]]) -> None:
+        self._good = good
+
+    async def get(self, url: str) -> Token:  # noqa: ARG002 - the protocol's signature
+        return await self._good()
+
+
 class Conversation:
     """One conversation, seen and spoken in by its user."""
 
@@ -143,6 +168,7 @@ class Conversation:
         self._client = client
         self.id = id
         self._token = token
+        self._socket: Live | None = None
 
     async def send(
         self,
@@ -170,6 +196,59 @@ class Conversation:
             for each in checked(response)["activities"]
         ]
 
+    # ------------------------------------------------------------------------------------ what is no message
+    async def asks(self) -> tuple[Ask, ...]:
+        """The agent's questions that are open now."""
+        return await (await self._live()).asks()
+
+    async def answer(self, answers: Mapping[str, Any], *, key: str | None = None) -> None:
+        """Answer questions, by their ids; returns once that is in the log.
+
+        A message answers too (`send`, with `reply_to` where several questions are open). Raises `NotInterrupted` when
+        none of them is open, `IncompleteResume` when another question of the same run is left out.
+        """
+        await (await self._live()).say({"type": "resume", "answers": dict(answers)}, key=key)
+
+    async def abort(self, *, key: str | None = None) -> None:
+        """Call off what agents are answering."""
+        await (await self._live()).say({"type": "abort"}, key=key)
+
+    async def edit(self, message: str, text: str, *, key: str | None = None) -> None:
+        """Replace one's own latest message (`Sent.id`), which is then answered anew. Raises `Conflict` for another."""
+        frame = {"type": "edit", "messageId": message, "data": {"text": text}}
+        await (await self._live()).say(frame, key=key)
+
+    async def regenerate(self, message: str, *, key: str | None = None) -> None:
+        """Have the latest message answered anew. `message`: its id, or its answer's."""
+        await (await self._live()).say({"type": "regenerate", "messageId": message}, key=key)
+
+    async def survey(self, *, rating: float | None = None, comment: str | None = None, key: str | None = None) -> None:
+        """Say how it was."""
+        given = {name: value for name, value in (("rating", rating), ("comment", comment)) if value is not None}
+        await (await self._live()).say({"type": "survey", **given}, key=key)
+
+    async def typing(self, typing: bool = True) -> None:
+        """Show, or hide, that one writes. It may get lost."""
+        await (await self._live()).show({"type": "typing", "isTyping": typing})
+
+    async def read(self, seq: int) -> None:
+        """Say that everything up to `seq` was read. It may get lost."""
+        await (await self._live()).show({"type": "read", "watermark": seq})
+
+    async def frame(self, frame: Mapping[str, Any]) -> None:
+        """Send any other frame of a person's: `genui_event`, `client_tools`, `client_skills`. It may get lost."""
+        await (await self._live()).show(frame)
+
+    async def _live(self) -> Live:
+        if self._socket is None:
+            path = f"/v1/conversations/{quote(self.id, safe='')}"
+            head = checked(await self._client.request("GET", path, await self._good_token())).get("head_seq")
+            if self._socket is None:
+                seen = head if isinstance(head, int) else 0
+                self._socket = self._client.live(_Bound(self._good_token), self.id, seen=seen)
+        return self._socket
+
+    # -------------------------------------------------------------------------------------------------- its life
     async def end(self) -> None:
         """Close the conversation."""
         await self._request("POST", "/close")

@@ -191,6 +191,7 @@ class Link:
             helpers.append(asyncio.create_task(self._renew(socket, url, token, welcome)))
             self.generation += 1
             self._enter(LinkState.UP)
+            peer.received({"type": "welcome", "data": welcome})
             self._up.set()
             await peer.welcomed()
             async for raw in socket:

@@ -25,6 +25,8 @@ class Ask:
 
     id: str
     payload: Any = None
+    actions: tuple[Frame, ...] = ()
+    """The answers that it offers: `{label, value}`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,9 @@ def _asks(frames: Sequence[Viewed], ids: Sequence[Any]) -> tuple[Ask, ...]:
     asks = []
     for ask_id in ids:
         data = payloads.get(ask_id)
-        asks.append(Ask(str(ask_id), data.get("payload") if isinstance(data, dict) else None))
+        shown = data if isinstance(data, dict) else {}
+        actions = shown.get("actions")
+        asks.append(Ask(str(ask_id), shown.get("payload"), tuple(actions) if isinstance(actions, list) else ()))
     return tuple(asks)
 
 
