@@ -91,19 +91,21 @@ class Live:
         """A participant connected; gives the presence of the others."""
         asks = conversation_id not in self._conversations
         known = self._known(conversation_id)
+        before = known.connections(who.id)
         known.here[who.id] = known.here.get(who.id, 0) + 1
         known.speakers[who.id] = who
-        self._show_presence(conversation_id, known, who.id, but=viewer)
+        self._show_presence(conversation_id, known, who.id, before, but=viewer)
         self._publish(who, conversation_id, Presence(online=True, connections=known.here[who.id], asks=asks), wall_ms())
         return self._present(known, but=who.id)
 
     def left(self, who: Speaker, conversation_id: str, *, quietly: bool = False) -> None:
         """One of its connections ended. `quietly`: the others hear that this gateway ends."""
         known = self._known(conversation_id)
+        before = known.connections(who.id)
         left = known.here.pop(who.id, 1) - 1
         if left:
             known.here[who.id] = left
-        self._show_presence(conversation_id, known, who.id)
+        self._show_presence(conversation_id, known, who.id, before)
         if not quietly:
             self._publish(who, conversation_id, Presence(online=left > 0, connections=left), wall_ms())
         if not self._hub.concerned(conversation_id):
@@ -142,8 +144,8 @@ class Live:
     def gateway_ended(self, gateway: str) -> None:
         """Whom it had is not there any more, unless at another one."""
         for conversation_id, known in self._conversations.items():
-            for participant in known.there.pop(gateway, {}):
-                self._show_presence(conversation_id, known, participant)
+            for participant, number in known.there.pop(gateway, {}).items():
+                self._show_presence(conversation_id, known, participant, known.connections(participant) + number)
 
     # --------------------------------------------------------------------------------------------------- details
     def _take(
@@ -206,8 +208,7 @@ class Live:
                 known.speakers[who.id] = who
             else:
                 of.pop(who.id, None)
-            if known.connections(who.id) != before:
-                self._show_presence(conversation_id, known, who.id)
+            self._show_presence(conversation_id, known, who.id, before)
         if presence.asks:
             self._say_present(conversation_id, known)
 
@@ -220,9 +221,14 @@ class Live:
         others = {*known.here}.union(*known.there.values()) - {but}
         return [encode(_presence(known.speakers[each], known.connections(each))) for each in sorted(others)]
 
-    def _show_presence(self, conversation_id: str, known: _Conversation, participant: str, but: object = None) -> None:
-        who = known.speakers[participant]
+    def _show_presence(
+        self, conversation_id: str, known: _Conversation, participant: str, before: int, but: object = None
+    ) -> None:
+        """Show that it came or went, if it did: `before` it had so many connections."""
         number = known.connections(participant)
+        who = known.speakers.get(participant)
+        if who is None or (number > 0) == (before > 0):
+            return
         if not number:
             del known.speakers[participant]
         self._show(conversation_id, _presence(who, number), but, who.channel)

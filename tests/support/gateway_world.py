@@ -470,6 +470,15 @@ class Peer:
                 return inner
             assert inner["type"] != "error", inner
 
+    async def until_refused(self) -> dict[str, Any]:
+        """The data of the next error."""
+        while True:
+            frame = await self.frame()
+            inner: dict[str, Any] = frame.get("frame", frame)
+            if inner["type"] == "error":
+                data: dict[str, Any] = inner["data"]
+                return data
+
     async def ended(self) -> tuple[int | None, str, list[dict[str, Any]]]:
         """Read until the connection ends: the close's code and reason, and the frames before it."""
         frames: list[dict[str, Any]] = []
