@@ -258,11 +258,15 @@ class Cluster:
         self._decoded[partition] = log.stable_end
         return entries
 
+    def write(self, where: Name, key: bytes | None, value: bytes | None) -> LogRecord:
+        """Somebody else's producer writes a record."""
+        record = self._append(where, (key, value, []), Fate.COMMITTED)
+        self._settle(where)
+        return record
+
     def write_again(self, record: LogRecord) -> None:
         """A producer without idempotence, or a bridge between clusters, repeats a record."""
-        where = (record.topic, record.partition)
-        self._append(where, (record.key, record.value, list(record.headers)), Fate.COMMITTED)
-        self._settle(where)
+        self.write((record.topic, record.partition), record.key, record.value)
 
     # ---------------------------------------------------------------------------------------------------- within
     def _append(self, where: Name, new: NewRecord, fate: Fate) -> LogRecord:

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
-from streams.core.commands import Command, CommitFrame
+from streams.core.commands import Command, CommitFrame, Drain
+from streams.core.events import MemberJoined
+from streams.runtime.intake import origin_of
 from tests.simulation.agents import Agent
 from tests.simulation.cluster import LogRecord
 from tests.simulation.gateways import Gateway
 from tests.simulation.loop import Process
 from tests.simulation.network import Link, Server
 from tests.simulation.place import Place
+from tests.simulation.poison import Poison
 from tests.simulation.promises import Watch
 from tests.simulation.workers import Worker
 
@@ -41,6 +45,7 @@ class Cast:
     agents: list[Agent]
     new_worker: Callable[[], Worker]
     new_gateway: Callable[[], Gateway]
+    poison: Poison
     lease_ttl_s: float
     clock_was_set: bool = False
 
@@ -48,12 +53,21 @@ class Cast:
 class Director:
     """Makes the faults of a plan happen, and undoes what lasts."""
 
+    LIES_IN_WAIT_S = 4.0
+
     def __init__(self, cast: Cast, random: Random, *, heal_at: float) -> None:
         self._cast = cast
         self._place = cast.place
         self._loop = cast.place.loop
         self._random = random
         self._heal_at = heal_at
+        self._poison = cast.poison
+        self._special: dict[str, Callable[[], None]] = {
+            f"{what} at {step}": partial(self._ambush, strike, step)
+            for what, strike in (("kill", self._kill_this), ("pause", self._pause_this))
+            for step in STEPS
+        }
+        """To be named only: among the others each of them would hardly ever be drawn."""
         self._kinds: dict[str, Callable[[], None]] = {
             "kill worker": self._kill_worker,
             "pause worker": self._pause_worker,
@@ -62,7 +76,14 @@ class Director:
             "one more worker": self._one_more_worker,
             "kill gateway": self._kill_gateway,
             "pause gateway": self._pause_gateway,
+            "stop gateway": self._stop_gateway,
             "disconnect agent": self._disconnect_agent,
+            "interrupt agent": self._interrupt_agent,
+            "drain agent": self._drain_agent,
+            "operator drains": self._drain_by_operator,
+            "late words": self._poison.late_words,
+            "poison": self._poison.spill,
+            "core fails": self._poison.curse,
             "kafka down": lambda: self._server_down(self._place.cluster.server),
             "kafka stalls": lambda: self._server_stalls(self._place.cluster.server),
             "postgres down": lambda: self._server_down(self._place.database.server),
@@ -92,6 +113,8 @@ class Director:
     def plan(self, only: tuple[str, ...] = ()) -> None:
         """Draw the faults, of these kinds if any are named."""
         draw = self._random
+        if unknown := set(only) - self._kinds.keys() - self._special.keys():
+            raise ValueError(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(self.kinds)}")
         kinds = list(only) or draw.sample(self.kinds, draw.randint(1, 6))
         for _ in range(draw.randint(2, 9)):
             kind = draw.choice(kinds)
@@ -100,7 +123,7 @@ class Director:
 
     def _strike(self, kind: str) -> None:
         self._place.trace(f"FAULT: {kind}")
-        self._kinds[kind]()
+        (self._kinds.get(kind) or self._special[kind])()
 
     def _heal(self) -> None:
         """From here on nothing goes wrong any more."""
@@ -184,9 +207,9 @@ class Director:
 
         self._light(worker.process, strike)
 
-    def _ambush(self, strike: Callable[[Worker], None]) -> None:
-        """Whoever takes a drawn step of the protocol next is struck some steps later."""
-        step = self._random.choice(STEPS)
+    def _ambush(self, strike: Callable[[Worker], None], step: str = "") -> None:
+        """Whoever takes this step of the protocol next, or a drawn one, is struck some steps later."""
+        step = step or self._random.choice(STEPS)
 
         def struck(process: Process) -> None:
             worker = next((each for each in self._cast.workers if each.process is process and each.alive), None)
@@ -219,8 +242,8 @@ class Director:
             self._new_worker()
 
     # --------------------------------------------------------------------------------------- gateways and agents
-    def _kill_gateway(self) -> None:
-        gateway = self._gateway()
+    def _kill_gateway(self, gateway: Gateway | None = None) -> None:
+        gateway = gateway or self._gateway()
         if gateway is None:
             return
         respawn = self._some(3.0)
@@ -248,12 +271,71 @@ class Director:
 
         gateway.process.light(self._random.randint(0, FUSE_MOST), 0, strike)
 
-    def _disconnect_agent(self) -> None:
-        agent = self._random.choice(self._cast.agents)
-        gateway = next((each for each in self._cast.gateways if each.alive and agent.name in each.agents), None)
+    def _stop_gateway(self) -> None:
+        """One of a rolling restart."""
+        gateway = self._gateway()
         if gateway is None:
             return
-        gateway.disconnect(agent, abruptly=self._random.random() < 0.5)
+        self._place.trace(f"{gateway.name} is asked to stop")
+        orphans, respawn = gateway.stop(), self._some(3.0)
+        self._loop.later(respawn, self._new_gateway)
+        for agent in orphans:
+            self._loop.later(respawn + self._some(5.0), self._reconnect, agent)
+
+    def _drain_agent(self) -> None:
+        """It gets nothing new, and goes a while later."""
+        agent = self._random.choice(self._cast.agents)
+        gateway = self._connected(agent)
+        if gateway is None:
+            return
+        gateway.drain(agent)
+        away = self._some(4.0)
+        self._loop.later(away, gateway.disconnect, agent, "drained")
+        self._loop.later(away + self._some(3.0), self._reconnect, agent)
+
+    def _drain_by_operator(self) -> None:
+        """`turnlog member drain`, to every partition, of a member that may be gone by now."""
+        place = self._place
+        members = [
+            entry.event.member
+            for partition in range(place.partitions)
+            for _, entry in place.journal(partition)
+            if isinstance(entry.event, MemberJoined)
+        ]
+        if not members:
+            return
+        drain = Drain(at=0, timestamp=0, member=self._random.choice(members), by="operator", reason="rolling update")
+        for partition in range(place.partitions):
+            place.cluster.write((place.cluster.topics.membership, partition), None, place.codec.encode_command(drain))
+
+    def _connected(self, agent: Agent) -> Gateway | None:
+        return next((each for each in self._cast.gateways if each.alive and agent.name in each.agents), None)
+
+    def _interrupt_agent(self, until: float | None = None) -> None:
+        """Its connection closes, or its gateway dies, in the middle of an answer: with the next one that is begun."""
+        if until is None:
+            until = self._loop.now + self.LIES_IN_WAIT_S
+        busy = [agent for agent in self._cast.agents if agent.in_hand and self._connected(agent) is not None]
+        if not busy:
+            if self._loop.now < min(until, self._heal_at - 1.0):
+                self._loop.later(self._some(0.3), self._interrupt_agent, until)
+            return
+        agent = self._random.choice(busy)
+        gateway = self._connected(agent)
+        assert gateway is not None
+        self._place.trace(f"{agent.name} is interrupted in {agent.in_hand[0][0].run_id}")
+        if self._random.random() < 0.3:
+            self._kill_gateway(gateway)
+        else:
+            gateway.disconnect(agent, "left", abruptly=True)
+            self._loop.later(self._some(3.0), self._reconnect, agent)
+
+    def _disconnect_agent(self) -> None:
+        agent = self._random.choice(self._cast.agents)
+        gateway = self._connected(agent)
+        if gateway is None:
+            return
+        gateway.disconnect(agent, "left", abruptly=self._random.random() < 0.5)
         self._loop.later(self._some(3.0), self._reconnect, agent)
 
     def _reconnect(self, agent: Agent) -> None:
@@ -399,8 +481,10 @@ class Director:
 
     def _may_be_repeated(self, record: LogRecord) -> bool:
         """Of membership, changes. A frame without a clientId says how a run stands; said twice it has two outcomes, and
-        the audit knows frames by their refs."""
+        the audit knows frames by their refs. What is poison lies there once."""
         place = self._place
+        if origin_of(record) in self._poison.origins:
+            return False
         if record.topic == place.cluster.topics.turns:
             return True
         if record.topic == place.cluster.topics.membership:

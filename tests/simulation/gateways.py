@@ -1,43 +1,51 @@
 """Scripted gateways and agents: they write what real ones write to the intake, and read the committed journal.
 
-An agent answers each run that it is given, in one of three manners; it keeps what it wrote until it sees the outcome,
-and writes it again after a reconnect, under the same clientId. A gateway that is told that its incarnation ended goes
-on as a new one, with its agents as new members. None of them is as careful as a real gateway after a pause: what was on
-its way is written late, in the name of members that may be gone.
+An agent answers each run that it is given, in one of five manners; it keeps what it wrote until it sees the outcome,
+and writes it again after a reconnect, under the same clientId. One that can continue is given a run with what was
+committed of it. A gateway that is told that its incarnation ended goes on as a new one, with its agents as new members.
+None of them is as careful as a real gateway after a pause: what was on its way is written late, in the name of members
+that may be gone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any
 
-from streams.core.commands import ApplyConfig, ApplyList, Command, CommitFrame, Join, Leave, ListedMember
+import msgspec
+
+from streams.core.commands import ApplyConfig, ApplyList, Command, CommitFrame, Drain, Join, Leave, ListedMember
 from streams.core.events import (
     Duplicate,
     Entry,
-    Frame,
     FrameCommitted,
     GatewayEnded,
     ListWanted,
+    PersonFrameCommitted,
     Refused,
+    RunEnded,
     RunMoved,
     RunOpened,
     TurnCommitted,
 )
 from streams.runtime.partitioning import partition_of
 from streams.runtime.signals import Goodbye, Heartbeat, Signal
-from tests.simulation.agents import Agent, Given, Unacked
+from tests.simulation.agents import Agent, Given, Script, Story, Unacked, Wait
 from tests.simulation.intake import Pen, Tail, Unwritten
 from tests.simulation.place import Place
 
 GROUP = "agents/bots"
 CHANNEL = "agents"
 HEARTBEAT_S = 1.0
-
+DRAIN_S = 3.0
+"""Of a gateway that is asked to stop."""
+KEPT = frozenset({"text", "genui", "checkpoint", "interrupt", "interrupt_resolved"})
+"""Types of frames that have a clientId, and are sent again until there is an outcome."""
 
 Job = Callable[[], Coroutine[Any, Any, None]]
 
@@ -53,6 +61,9 @@ class Member:
     frames_end: dict[int, int] = field(default_factory=dict)
     watermarks: dict[str, int] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
+    draining: bool = False
+    untold: set[int] = field(default_factory=set)
+    """Partitions that have yet to hear that it drains."""
 
 
 class Gateway:
@@ -72,6 +83,10 @@ class Gateway:
         """Ref of a frame -> its clientId."""
         self._ref_numbers = count(1)
         self._jobs: asyncio.Queue[Job] = asyncio.Queue()
+        self._stories: dict[str, Story] = {}
+        """Run -> what is known of it while it is open."""
+        self._news = asyncio.Event()
+        """Set for a moment when something became of a run."""
         self._begin()
         place.loop.spawn(self.process, self._run())
 
@@ -80,6 +95,8 @@ class Gateway:
         self._n = 0
         self._member_numbers = count(1)
         self._members = {}
+        self._frames_end: dict[int, int] = {}
+        """Where the last frames end of the members that are gone."""
 
     # ------------------------------------------------------------------------------------------- from outside
     def kill(self) -> list[Agent]:
@@ -93,14 +110,22 @@ class Gateway:
         self.agents[agent.name] = agent
         self._place.loop.later(0.001, self._jobs.put_nowait, lambda: self._join(agent))
 
-    def disconnect(self, agent: Agent, *, abruptly: bool) -> None:
+    def disconnect(self, agent: Agent, reason: str, *, abruptly: bool = True) -> None:
         """Its connection closes. `abruptly`: what it was writing is not written any more."""
-        self.agents.pop(agent.name, None)
-        self._place.loop.later(0.001, self._jobs.put_nowait, lambda: self._leave(agent, abruptly=abruptly))
+        if self.agents.pop(agent.name, None) is not None:
+            leave = partial(self._leave, agent, abruptly=abruptly, reason=reason)
+            self._place.loop.later(0.001, self._jobs.put_nowait, leave)
 
-    def stop(self) -> None:
-        """SIGTERM: its members leave, then it says goodbye."""
-        self._place.loop.later(0.001, self._jobs.put_nowait, self._goodbye)
+    def drain(self, agent: Agent) -> None:
+        """This agent is to get nothing new."""
+        self._place.loop.later(0.001, self._jobs.put_nowait, lambda: self._drain(agent))
+
+    def stop(self) -> list[Agent]:
+        """SIGTERM: its members drain, and leave when they have nothing in hand, or the budget ends; then it says
+        goodbye. The agents that have to connect elsewhere."""
+        self._place.loop.later(0.001, self._jobs.put_nowait, self._leave_all)
+        orphans, self.agents = list(self.agents.values()), {}
+        return orphans
 
     def told(self) -> None:
         self._tail.told()
@@ -121,6 +146,9 @@ class Gateway:
         await self._jobs.put(lambda: self._everywhere(self._config))
         while True:
             await self._jobs.put(lambda: self._everywhere(self._heartbeat))
+            for member in self._members.values():
+                if member.untold:
+                    await self._jobs.put(partial(self._say_that_it_drains, member))
             await asyncio.sleep(HEARTBEAT_S)
 
     def _config(self, _: int) -> Command:
@@ -154,11 +182,30 @@ class Gateway:
                 channel=CHANNEL,
                 group=GROUP,
                 watermarks=self._own(member.watermarks, partition),
+                continues=agent.continues,
             )
         )
 
-    async def _leave(self, agent: Agent, *, abruptly: bool) -> None:
-        member = next((each for each in self._members.values() if each.agent is agent), None)
+    def _member_of(self, agent: Agent) -> Member | None:
+        return next((each for each in self._members.values() if each.agent is agent), None)
+
+    async def _drain(self, agent: Agent) -> None:
+        member = self._member_of(agent)
+        if member is None or member.draining:
+            return
+        self._place.trace(f"{agent.name} drains as {member.id}")
+        member.draining = True
+        member.untold = set(range(self._place.partitions))
+        await self._say_that_it_drains(member)
+
+    async def _say_that_it_drains(self, member: Member) -> None:
+        for partition in sorted(member.untold):
+            drain = Drain(at=0, timestamp=0, member=member.id, by=self.incarnation, reason="asked")
+            await self._pen.write(drain, partition)
+            member.untold.discard(partition)
+
+    async def _leave(self, agent: Agent, *, abruptly: bool, reason: str) -> None:
+        member = self._member_of(agent)
         if member is None:
             return
         if member.task is not None and abruptly:
@@ -170,6 +217,8 @@ class Gateway:
             return
         self._n += 1
         n, gateway = self._n, self.incarnation
+        for partition, end in member.frames_end.items():
+            self._frames_end[partition] = max(self._frames_end.get(partition, 0), end)
         self._place.trace(f"{agent.name} leaves as {member.id}")
         await self._everywhere(
             lambda partition: Leave(
@@ -178,22 +227,45 @@ class Gateway:
                 gateway=gateway,
                 n=n,
                 member=member.id,
-                reason="left",
+                reason=reason,
                 frames_end=member.frames_end.get(partition, 0),
             )
         )
 
-    async def _goodbye(self) -> None:
-        self._members.clear()
-        await self._everywhere(lambda partition: Goodbye(gateway=self.incarnation))
+    async def _leave_all(self) -> None:
+        agents = [member.agent for member in self._members.values()]
+        for agent in agents:
+            await self._unless_unwritten(self._drain(agent))
+        until = self._place.loop.now + DRAIN_S
+        while self._place.loop.now < until and any(agent.in_hand for agent in agents):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        for agent in agents:
+            await self._unless_unwritten(self._leave(agent, abruptly=True, reason="drained"))
+        await self._unless_unwritten(self._everywhere(lambda partition: Goodbye(gateway=self.incarnation)))
+        self._place.trace(f"{self.name} has stopped")
         self.kill()
+
+    async def _unless_unwritten(self, job: Coroutine[Any, Any, None]) -> None:
+        """A process that ends leaves it to its silence to tell what Kafka did not take."""
+        try:
+            await job
+        except Unwritten:
+            self._place.trace("not written everywhere")
 
     async def _list(self, partition: int) -> None:
         members = tuple(
-            ListedMember(member.id, CHANNEL, GROUP, watermarks=self._own(member.watermarks, partition))
+            ListedMember(
+                member.id,
+                CHANNEL,
+                GROUP,
+                watermarks=self._own(member.watermarks, partition),
+                continues=member.agent.continues,
+                draining=member.draining,
+            )
             for member in self._members.values()
         )
-        wanted = ApplyList(at=0, timestamp=0, gateway=self.incarnation, n=self._n, members=members)
+        end = self._frames_end.get(partition, 0)
+        wanted = ApplyList(at=0, timestamp=0, gateway=self.incarnation, n=self._n, members=members, frames_end=end)
         await self._pen.write(wanted, partition)
 
     def _own(self, watermarks: dict[str, int], partition: int) -> dict[str, int]:
@@ -207,20 +279,70 @@ class Gateway:
         match event:
             case TurnCommitted():
                 for given in event.assigned:
-                    self._give(given.member, str(event.conversation_id), given.run_id, given.run_epoch, event.seq)
+                    self._open(event.conversation_id, given.run_id, given.member, event.seq)
+                if event.joins_run in self._stories:
+                    self._stories[event.joins_run].answered.add(str(event.interrupt_id))
+                    self._tell_waiting()
+            case PersonFrameCommitted():
+                self._see_answers(event)
             case RunOpened():
-                self._give(event.member, str(event.conversation_id), event.run_id, event.run_epoch, event.turn_seq)
-            case RunMoved(adopted=False):
-                conversation = str(event.conversation_id)
-                self._give(event.to_member, conversation, event.run_id, event.run_epoch, event.turn_seq)
+                self._open(event.conversation_id, event.run_id, event.member, event.turn_seq)
+            case RunMoved():
+                self._see_moved(event)
+            case RunEnded():
+                self._stories.pop(event.run_id, None)
+                self._tell_waiting()
             case ListWanted(gateway=self.incarnation):
                 self._jobs.put_nowait(lambda: self._tell(partition, event.of))
             case GatewayEnded(gateway=self.incarnation):
                 self._restart(partition)
-            case FrameCommitted(ref=str(ref)) | Duplicate(ref=str(ref)) | Refused(ref=str(ref)):
+            case FrameCommitted():
+                self._see_frame(event)
+            case Duplicate(ref=str(ref)) | Refused(ref=str(ref)):
                 self._outcome(ref)
             case _:
                 pass
+
+    def _open(self, conversation: str | None, run_id: str, member: str | None, turn_seq: int) -> None:
+        self._stories[run_id] = Story(member, 1)
+        self._give(member, Given(str(conversation), run_id, 1, turn_seq))
+
+    def _see_frame(self, frame: FrameCommitted) -> None:
+        if frame.ref is not None:
+            self._outcome(frame.ref)
+        story, client_id = self._stories.get(frame.run_id or ""), frame.frame.client_id
+        if story is None or client_id is None:
+            return
+        if frame.seq:
+            story.said[frame.seq] = client_id
+        else:
+            story.noted.add(client_id)
+
+    def _see_answers(self, event: PersonFrameCommitted) -> None:
+        for ask in json.loads(event.frame.data or "{}")["answers"]:
+            story = self._stories.get(ask.partition("?")[0])
+            if story is not None:
+                story.answered.add(ask)
+        self._tell_waiting()
+
+    def _see_moved(self, moved: RunMoved) -> None:
+        """Given again unless it is adopted silently; who can continue is told in any case what was said of it."""
+        story = self._stories[moved.run_id]
+        story.member, story.epoch = moved.to_member, moved.run_epoch
+        for seq in moved.superseded:
+            story.said.pop(seq, None)
+        if not (moved.continued or moved.adopted or moved.to_member is None):
+            story.noted.clear()
+        self._tell_waiting()
+        member = self._members.get(moved.to_member or "")
+        if member is not None and (member.agent.continues or not moved.adopted):
+            said = frozenset({*story.said.values(), *story.noted})
+            given = Given(str(moved.conversation_id), moved.run_id, moved.run_epoch, moved.turn_seq)
+            self._give(member.id, replace(given, said=said, answered=frozenset(story.answered)))
+
+    def _tell_waiting(self) -> None:
+        self._news.set()
+        self._news.clear()
 
     async def _tell(self, partition: int, what: str) -> None:
         """A partition asked for it."""
@@ -241,12 +363,13 @@ class Gateway:
         for agent in self.agents.values():
             self._jobs.put_nowait(partial(self._join, agent))
 
-    def _give(self, member_id: str | None, conversation: str, run_id: str, run_epoch: int, turn_seq: int) -> None:
+    def _give(self, member_id: str | None, given: Given) -> None:
         member = self._members.get(member_id or "")
         if member is None:
             return
-        member.delivered[conversation] = max(member.delivered.get(conversation, 0), turn_seq)
-        member.inbox.put_nowait(Given(conversation, run_id, run_epoch, turn_seq))
+        name = given.conversation
+        member.delivered[name] = max(member.delivered.get(name, 0), given.turn_seq)
+        member.inbox.put_nowait(given)
 
     def _outcome(self, ref: str) -> None:
         client_id = self._refs.pop(ref, None)
@@ -270,37 +393,41 @@ class Gateway:
             await asyncio.sleep(agent.random.random() * 0.6)
             await self._say(member, given, agent.answer(given))
 
-    async def _say(self, member: Member, given: Given, frames: list[Frame]) -> None:
+    async def _answer_to(self, given: Given, ask: str) -> None:
+        """Wait until there is one, or the run is over, or another's."""
+        while True:
+            story = self._stories.get(given.run_id)
+            if story is None or story.epoch != given.run_epoch or ask in story.answered:
+                return
+            await self._news.wait()
+
+    async def _say(self, member: Member, given: Given, script: Script) -> None:
         agent = member.agent
-        named = agent.manner == "names"
-        agent.in_hand.append((given, frames))
-        while frames:
-            frame = frames.pop(0)
-            kept = frame.type in {"text", "genui"}
+        agent.in_hand.append((given, script))
+        while script:
+            frame = script[0]
+            if isinstance(frame, Wait):
+                await self._answer_to(given, frame.ask)
+                script.pop(0)
+                continue
+            script.pop(0)
             number_of = next(agent.ids)
-            made = Frame(
-                id=f"{agent.name}-{number_of}",
-                type=frame.type,
-                client_id=f"{agent.name}.m{number_of}" if kept else None,
-                text=frame.text,
-                data=frame.data,
-                stream_id=frame.stream_id,
-                done=frame.done,
-                status=frame.status,
-                watermark=frame.watermark,
+            own = f"{agent.name}.m{number_of}" if frame.type in KEPT else None
+            made = msgspec.structs.replace(
+                frame, id=frame.id or f"{agent.name}-{number_of}", client_id=frame.client_id or own
             )
             unacked = Unacked(
                 given.conversation,
                 made,
-                given.run_id if named else None,
-                given.run_epoch if named else None,
+                given.run_id if agent.names else None,
+                given.run_epoch if agent.names else None,
                 member.delivered.get(given.conversation, 0),
             )
             if made.client_id is not None:
                 agent.unacked[made.client_id] = unacked
             await self._send(member, unacked)
             await asyncio.sleep(agent.random.random() * 0.3)
-        agent.in_hand = [each for each in agent.in_hand if each[1] is not frames]
+        agent.in_hand = [each for each in agent.in_hand if each[1] is not script]
 
     async def _send(self, member: Member, unacked: Unacked) -> None:
         """Write it until it is written; a connection's frames keep their order."""

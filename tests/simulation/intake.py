@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from aiokafka.errors import KafkaError
 
-from streams.core.commands import Command, CommitFrame
+from streams.core.commands import Command
 from streams.core.events import Entry
+from streams.runtime.codec import INTAKE_OF
 from streams.runtime.partitioning import partition_of
 from streams.runtime.signals import Signal
 from tests.simulation.clients import SimProducer
@@ -38,9 +39,7 @@ class Pen:
         topics, conversation = place.cluster.topics, getattr(message, "conversation_id", None)
         where = partition_of(conversation, place.partitions) if conversation is not None else partition
         assert where is not None
-        topic = topics.membership
-        if conversation is not None:
-            topic = topics.frames if isinstance(message, CommitFrame) else topics.turns
+        topic = getattr(topics, INTAKE_OF[type(message)])
         key = None if conversation is None else conversation.encode()
         producer = self._producer
         try:

@@ -1,21 +1,36 @@
 """Scripted people: each opens a conversation, says its turns one after the other, and says them again, under the same
-key, until the journal has an outcome."""
+key, until the journal has an outcome. Who is asked something answers, by a turn or by a `resume`."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from functools import partial
 from itertools import count
 
-from streams.core.commands import Command, CommitTurn, OpenConversation
-from streams.core.events import ConversationOpened, Duplicate, Entry, Turn, TurnCommitted
+from streams.core.commands import Command, CommitPersonFrame, CommitTurn, OpenConversation
+from streams.core.events import (
+    ConversationOpened,
+    Duplicate,
+    Entry,
+    Frame,
+    FrameCommitted,
+    PersonFrameCommitted,
+    Refused,
+    RefusedReason,
+    Turn,
+    TurnCommitted,
+)
 from streams.core.ids import message_id, turn_key
 from tests.simulation.intake import Pen, Tail, Unwritten
 from tests.simulation.place import Place
 
 PATIENCE_S = 2.0
 """Without an outcome for so long, it is sent again."""
+THINKS_MOST_S = 1.5
+NOTHING_OPEN = (RefusedReason.NOT_INTERRUPTED, RefusedReason.INCOMPLETE_RESUME)
+"""Outcomes of a `resume` too: somebody else had answered, or asked once more."""
 
 
 class People:
@@ -34,6 +49,9 @@ class People:
         self._echo_until = echo_until
         self._refs = count(1)
         self._waiting: dict[str, asyncio.Event] = {}
+        self._asks: dict[str, list[str]] = {name: [] for name in conversations}
+        """Conversation -> interrupts that are open."""
+        self._asked = {name: asyncio.Event() for name in conversations}
         place.loop.spawn(self.process, self._run())
 
     @property
@@ -48,7 +66,8 @@ class People:
         self._tail = Tail(self._place, self._see)
         self._pen = Pen(self._place)
         talks = [asyncio.create_task(self._talk(name)) for name in self._conversations]
-        await asyncio.gather(self._tail.follow(), *talks)
+        answers = [asyncio.create_task(self._answer(name)) for name in self._conversations]
+        await asyncio.gather(self._tail.follow(), *talks, *answers)
 
     async def _talk(self, conversation: str) -> None:
         await asyncio.sleep(self._random.random() * 2)
@@ -73,6 +92,19 @@ class People:
             except Unwritten:
                 continue
 
+    async def _answer(self, conversation: str) -> None:
+        """Whatever is asked."""
+        asked, asks = self._asked[conversation], self._asks[conversation]
+        for number in count(1):
+            await asked.wait()
+            await asyncio.sleep(self._random.random() * THINKS_MOST_S)
+            if not asks:
+                asked.clear()
+            elif self._random.random() < 0.5:
+                await self._until_known(partial(_said, conversation, f"a{number}"))
+            else:
+                await self._until_known(partial(_resumed, conversation, f"r{number}", tuple(asks)))
+
     async def _until_known(self, make: Callable[[str], Command]) -> None:
         known = asyncio.Event()
         while not known.is_set():
@@ -86,13 +118,37 @@ class People:
                 continue
 
     def _see(self, _: int, entry: Entry) -> None:
-        """A refusal is no outcome here: the document of channels was not there yet."""
-        match entry.event:
-            case ConversationOpened(ref=str(ref)) | TurnCommitted(ref=str(ref)) | Duplicate(ref=str(ref)):
-                if ref in self._waiting:
-                    self._waiting[ref].set()
+        """A refusal is no outcome of a turn here: the document of channels was not there yet."""
+        event = entry.event
+        match event:
+            case ConversationOpened(ref=str(ref)) | Duplicate(ref=str(ref)):
+                self._known(ref)
+            case TurnCommitted():
+                self._answered(event.conversation_id, event.interrupt_id)
+                self._known(event.ref)
+            case PersonFrameCommitted():
+                for ask in json.loads(event.frame.data or "{}")["answers"]:
+                    self._answered(event.conversation_id, ask)
+                self._known(event.ref)
+            case Refused(ref=str(ref), reason=reason) if reason in NOTHING_OPEN:
+                self._known(ref)
+            case FrameCommitted(frame=Frame(type="interrupt", id=ask)):
+                if ask not in self._asks[str(event.conversation_id)]:
+                    self._asks[str(event.conversation_id)].append(ask)
+                self._asked[str(event.conversation_id)].set()
+            case FrameCommitted(frame=Frame(type="interrupt_resolved", id=ask)):
+                self._answered(event.conversation_id, ask)
             case _:
                 pass
+
+    def _known(self, ref: str | None) -> None:
+        if ref in self._waiting:
+            self._waiting[ref].set()
+
+    def _answered(self, conversation: str | None, ask: str | None) -> None:
+        asks = self._asks[str(conversation)]
+        if ask in asks:
+            asks.remove(ask)
 
 
 def _said(conversation: str, key: str, ref: str) -> CommitTurn:
@@ -100,3 +156,11 @@ def _said(conversation: str, key: str, ref: str) -> CommitTurn:
         id=message_id(conversation, turn_key("ann", key)), sender="ann", channel="web", type="text", text=key, key=key
     )
     return CommitTurn(at=0, timestamp=0, ref=ref, conversation_id=conversation, turn=turn)
+
+
+def _resumed(conversation: str, key: str, asks: tuple[str, ...], ref: str) -> CommitPersonFrame:
+    data = json.dumps({"answers": dict.fromkeys(asks, "that")})
+    frame = Frame(id=message_id(conversation, f"{key}/{ref}"), type="resume", client_id=key, data=data)
+    return CommitPersonFrame(
+        at=0, timestamp=0, ref=ref, conversation_id=conversation, frame=frame, sender="ann", channel="web"
+    )

@@ -15,8 +15,11 @@ from typing import Any
 
 import structlog
 
+from streams.core import fold
+from streams.core.commands import Command, CommitTurn
 from streams.core.events import Entry
-from streams.runtime import balancer, kafka, kafka_clients, partition
+from streams.core.state import Partition
+from streams.runtime import balancer, kafka, kafka_clients, partition, writer
 from streams.runtime.codec import Codec
 from streams.runtime.partitioning import partition_of
 from tests.simulation.clients import SimConsumer, SimProducer
@@ -26,6 +29,8 @@ from tests.simulation.loop import PROCESS, Process, SimLoop, current
 from tests.simulation.network import Network
 
 CODEC = Codec()
+CURSED = "the core fails on this"
+"""A turn of this text makes it fail: what a bug of the core would look like to the runtime."""
 BALANCE_EVERY_S = 0.5
 """Twice the product's: looking at the lease table is most of what an idle worker does."""
 TIMED = ("streams.runtime.", "streams.fence.", "streams.worker")
@@ -111,6 +116,7 @@ class Place:
         swaps = [
             (partition, "random", self.branch()),
             (balancer, "BALANCE_EVERY_S", BALANCE_EVERY_S),
+            (writer, "step", _failing),
             (kafka_clients, "AIOKafkaProducer", partial(SimProducer, self.network, self.cluster)),
             (kafka, "AIOKafkaConsumer", partial(SimConsumer, self.network, self.cluster)),
             *((asyncio, name, here) for name in RUNNING_LOOP if hasattr(asyncio, name)),
@@ -130,6 +136,13 @@ class Place:
         told = " ".join(f"{name}={value}" for name, value in fields.items())
         self.trace(f"{level}: {event} {told}")
         raise structlog.DropEvent
+
+
+def _failing(state: Partition, command: Command, writer_epoch: int) -> list[Entry]:
+    """The core's step, but for cursed turns."""
+    if type(command) is CommitTurn and command.turn.text == CURSED:
+        raise ZeroDivisionError(CURSED)
+    return fold.step(state, command, writer_epoch)
 
 
 @contextmanager

@@ -5,14 +5,18 @@ The audit knows the journal; here the true time of everything, each request and 
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from streams.core.commands import CommitFrame, Leave
 from streams.core.events import (
     Entry,
+    Frame,
+    FrameCommitted,
     GatewayEnded,
     ListApplied,
     MemberLeft,
@@ -20,18 +24,22 @@ from streams.core.events import (
     Rejected,
     RunEnded,
     RunMoved,
+    RunStatus,
     WriterOpened,
 )
 from streams.fence.port import Checkpoint
-from streams.runtime.records import Reason
+from streams.runtime.codec import Undecodable
 from streams.runtime.signals import Heartbeat, Tick
+from tests.simulation.agents import WHOLE_ANSWER
 from tests.simulation.cluster import LogRecord
 from tests.simulation.place import Place
 
 TICK_MOST_S = 2.0
 """A tick advances log time by so much at most."""
-BAD_SIGNS = ("error: unexpected error", "error: the core failed", "error: partition stopped")
+BAD_SIGNS = ("error: unexpected error", "error: partition stopped")
 """What a worker must never have to log here."""
+CORE_FAILED = "error: the core failed"
+"""The same, unless it was made to fail."""
 
 
 class Watch:
@@ -134,16 +142,22 @@ def read(place: Place, partition: int) -> Intake:
 def _read_keyed(place: Place, partition: int, intake: Intake) -> None:
     codec, topics, committed = place.codec, place.cluster.topics, place.cluster.committed
     for record in committed(topics.frames, partition):
-        frame = codec.decode_frames(record, 0)
-        assert isinstance(frame, CommitFrame)
-        intake.frames.append((record, frame))
+        with suppress(Undecodable):
+            frame = codec.decode_frames(record, 0)
+            assert isinstance(frame, CommitFrame)
+            intake.frames.append((record, frame))
     for record in committed(topics.turns, partition):
-        intake.turns.append((record, codec.decode_turns(record, 0).ref))
+        with suppress(Undecodable):
+            intake.turns.append((record, codec.decode_turns(record, 0).ref))
 
 
 def _read_membership(place: Place, partition: int, intake: Intake) -> None:
     for record in place.cluster.committed(place.cluster.topics.membership, partition):
-        match place.codec.decode_membership(record, 0):
+        try:
+            change = place.codec.decode_membership(record, 0)
+        except Undecodable:
+            continue
+        match change:
             case Heartbeat(gateway=gateway):
                 intake.heartbeats.setdefault(gateway, []).append(record.written_at)
             case Tick() as tick:
@@ -152,6 +166,62 @@ def _read_membership(place: Place, partition: int, intake: Intake) -> None:
                 intake.leaves[leave.member, leave.n] = leave
             case _:
                 pass
+
+
+def poison_left(place: Place, partition: int, origins: list[str]) -> Iterator[str]:
+    """Each record that cannot be taken is in `dead-letters`, before the journal says once that it is, and no other."""
+    mine = [origin for origin in origins if origin.split("/")[1] == str(partition)]
+    rejected = Counter(entry.event.origin for _, entry in place.journal(partition) if isinstance(entry.event, Rejected))
+    letters: dict[str, float] = {}
+    for record in place.cluster.committed(place.cluster.topics.dead_letters, partition):
+        letters.setdefault(place.codec.decode_dead_letter(record.value).origin, record.written_at)
+    for origin in mine:
+        if rejected[origin] != 1:
+            yield f"{origin} is poison, and rejected {rejected[origin]} times"
+    for origin in rejected:
+        if origin not in mine:
+            yield f"{origin} was rejected and is no poison"
+        if origin not in letters:
+            yield f"{origin} was rejected and is not among the dead letters"
+
+
+def mistold(place: Place, partition: int) -> Iterator[str]:
+    """What a person was shown as the answer of agents that can continue is the whole of it, once and in order; and a
+    frame that names its run and epoch is stored for these alone."""
+    told: dict[str, dict[int, FrameCommitted]] = {}
+    named = {
+        frame.ref: frame for _, frame in read(place, partition).frames if frame.ref and frame.run_epoch is not None
+    }
+    for _, entry in place.journal(partition):
+        match entry.event:
+            case FrameCommitted(run_id=str(run_id)) as stored:
+                if stored.seq:
+                    told.setdefault(run_id, {})[stored.seq] = stored
+                meant = named.get(stored.ref or "")
+                if meant is not None and (meant.run_id, meant.run_epoch, meant.member) != (
+                    run_id,
+                    stored.run_epoch,
+                    stored.member,
+                ):
+                    token = f"{meant.member}'s token for {meant.run_id} at {meant.run_epoch}"
+                    yield f"lsn {entry.lsn}: a frame with {token} is stored for {run_id} at {stored.run_epoch}"
+            case RunMoved(run_id=run_id, superseded=superseded):
+                for seq in superseded:
+                    told.get(run_id, {}).pop(seq, None)
+            case RunEnded(run_id=run_id, status=status, reason=reason):
+                frames = told.pop(run_id, {}).values()
+                parts = [_part_of(each.frame) for each in frames if each.frame.type in {"genui", "text"}]
+                by_steps = all(
+                    (each.frame.client_id or "").startswith(str(entry.event.conversation_id)) for each in frames
+                )
+                if by_steps and status is RunStatus.ANSWERED and reason == "finished" and parts != list(WHOLE_ANSWER):
+                    yield f"lsn {entry.lsn}: run {run_id} was answered with {parts}"
+            case _:
+                pass
+
+
+def _part_of(frame: Frame) -> str:
+    return frame.text or json.loads(frame.data or '""')
 
 
 def broken(place: Place, partition: int, member_ttl_ms: int, *, clock_was_set: bool) -> Iterator[str]:
@@ -171,8 +241,6 @@ def broken(place: Place, partition: int, member_ttl_ms: int, *, clock_was_set: b
                 yield from _too_early(intake, entry)
             case MemberLeft() as left:
                 yield from _left(intake, index, entry, left)
-            case Rejected(reason=Reason.UNDECIDABLE, origin=origin):
-                yield f"lsn {entry.lsn}: the core could not decide {origin}"
             case _:
                 pass
 

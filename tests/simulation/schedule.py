@@ -11,6 +11,7 @@ from random import Random
 
 from ops.audit.turns import NothingLost
 from ops.audit.violations import Tally
+from streams.core.events import Rejected
 from streams.runtime.ports import Limits
 from tests.simulation import promises
 from tests.simulation.agents import Agent
@@ -20,6 +21,7 @@ from tests.simulation.gateways import Gateway
 from tests.simulation.loop import Stuck
 from tests.simulation.people import People
 from tests.simulation.place import Place
+from tests.simulation.poison import Poison
 from tests.simulation.workers import Worker, WorkerSettings
 
 LIVELY_WITHIN_S = 40.0
@@ -100,7 +102,7 @@ class Shape:
                         "group_settle_ms": draw.choice([0, 1_000]),
                         "adopt_ms": draw.choice([1_000, 2_000]),
                         "watchdog_ms": draw.choice([1_200, 3_000, 8_000]),
-                        "on_owner_loss": draw.choice(["restart", "restart", "fail"]),
+                        "on_owner_loss": draw.choice(["continue", "continue", "restart", "fail"]),
                     },
                 ],
                 "routes": [{"from": "web", "to": ["agents"]}],
@@ -120,6 +122,7 @@ class Schedule:
         self._done = False
         self._lost = [NothingLost() for _ in range(shape.partitions)]
         self._seen = [0] * shape.partitions
+        self._rejected: set[str] = set()
 
     def run(self) -> Outcome:
         """Run it to its end."""
@@ -164,15 +167,18 @@ class Schedule:
             for partition in range(shape.partitions)
             for name in place.conversation_ids(partition, shape.random.randint(1, 3))
         ]
+        self._poison = Poison(place, place.branch())
+        manner = "steps" if shape.random.random() < 0.4 else None  # of all, else each has its own
         self._people = People(place, conversations, turns=shape.random.randint(1, 4), echo_until=shape.echo_until)
         self._cast = Cast(
             place=place,
             watch=self._watch,
             workers=[],
             gateways=[],
-            agents=[Agent(f"agent{number}", place.branch()) for number in range(shape.agents)],
+            agents=[Agent(f"agent{number}", place.branch(), manner) for number in range(shape.agents)],
             new_worker=lambda: Worker(place, f"wk-{next(names)}", shape.limits, shape.worker),
             new_gateway=lambda: Gateway(place, f"g{next(gateways)}", (1, shape.document)),
+            poison=self._poison,
             lease_ttl_s=shape.worker.lease_ttl_ms / 1000,
         )
         self._cast.workers += [self._cast.new_worker() for _ in range(shape.workers)]
@@ -193,9 +199,12 @@ class Schedule:
             entries = self.place.journal(partition)
             for _, entry in entries[self._seen[partition] :]:
                 lost.see(entry)
+                if isinstance(entry.event, Rejected):
+                    self._rejected.add(entry.event.origin)
             self._seen[partition] = len(entries)
         open_turns = sum(lost.settle().open for lost in self._lost)
-        if self._people.content and not open_turns and not self._held_back():
+        taken = self._people.content and self._rejected.issuperset(self._poison.origins)
+        if taken and not open_turns and not self._held_back():
             self.place.trace("every turn has come to its end")
             self._done = True
         else:
@@ -211,7 +220,8 @@ class Schedule:
         open_turns = sum(lost.settle().open for lost in self._lost)
         return (
             f"{LIVELY_WITHIN_S:.0f} s after the faults healed {open_turns} turns are open, and {self._people.accepted} "
-            f"of {self._people.expected} accepted; "
+            f"of {self._people.expected} accepted; {len(set(self._poison.origins) - self._rejected)} poisonous records "
+            f"not rejected; "
             f"readers of {self._held_back() or 'no partition'} are held back; {'; '.join(states)}"
         )
 
@@ -233,8 +243,11 @@ class Schedule:
             found += promises.broken(
                 place, partition, self._shape.member_ttl_ms, clock_was_set=self._cast.clock_was_set
             )
+            found += promises.poison_left(place, partition, self._poison.origins)
+            found += promises.mistold(place, partition)
         found += [f"nobody handled: {error}" for error in place.loop.errors]
-        found += [line.strip() for line in place.lines if any(sign in line for sign in promises.BAD_SIGNS)]
+        signs = promises.BAD_SIGNS if self._poison.cursed else (*promises.BAD_SIGNS, promises.CORE_FAILED)
+        found += [line.strip() for line in place.lines if any(sign in line for sign in signs)]
         return tally
 
 
