@@ -8,6 +8,7 @@ from typing import ClassVar
 from streams.core.editions import said
 from streams.core.events import (
     Entry,
+    Invocation,
     MoveReason,
     OwnerChanged,
     RunMoved,
@@ -17,8 +18,10 @@ from streams.core.events import (
     TurnRegenerated,
 )
 from streams.core.ownership import adopter, owner_of
-from streams.core.routing import NOBODY, Plan, plan_of
-from streams.core.runs import claimants_of, may_continue
+from streams.core.policies import open_in, rejecting
+from streams.core.refusing import next_in_rank
+from streams.core.routing import ENQUEUE, INTERRUPT, NOBODY, Plan, plan_of
+from streams.core.runs import claimants_of, may_continue, waits_for_room
 from streams.core.state import Conversation, Partition, Run
 from streams.core.timeouts import heir_of_adopter
 
@@ -45,7 +48,7 @@ class Owners:
             case TurnEdited() | TurnRegenerated() as wanted:
                 return list(self._wanted_anew(wanted))
             case RunOpened() as opened:
-                return list(self._given(entry, opened.group, opened.member, f"run {opened.run_id}"))
+                return list(self._opened(entry, opened))
             case RunMoved() as moved:
                 return list(self._moved(entry, moved))
             case OwnerChanged() as changed:
@@ -58,20 +61,52 @@ class Owners:
         if member != owner:
             yield f"{what} was given to {member} in {group}; deciding again gives {owner}"
 
+    def _opened(self, entry: Entry, opened: RunOpened) -> Iterator[str]:
+        """What waits in line is nobody's, and so is what a later turn interrupts as soon as it is opened."""
+        overtaken = self._state.config.group(opened.group).policy == INTERRUPT
+        if opened.member is not None or not (opened.queued or overtaken):
+            yield from self._given(entry, opened.group, opened.member, f"run {opened.run_id}")
+        conversation = self._state.conversations.get(str(opened.conversation_id))
+        run = None if conversation is None else conversation.runs.get(opened.run_id)
+        if conversation is not None and run is not None and run.queued:
+            before = [other.id for other in open_in(conversation, opened.group) if not other.queued]
+            if before:
+                yield f"run {opened.run_id} leaves the line while {before[0]} of its group is open"
+
     def _turn(self, entry: Entry, turn: TurnCommitted) -> Iterator[str]:
         conversation = self._state.conversations.get(str(turn.conversation_id))
         plan = None if conversation is None else self._plan(conversation)
         if conversation is None or plan is None:
             yield "the turn was taken for a conversation, or a channel, that is not there"
             return
-        joined = None if turn.joins_run is None else conversation.runs.get(turn.joins_run)
-        groups = [group.id for group in plan.groups if joined is None or group.id != joined.group]
+        if turn.turn.invocation is not None:
+            groups, queued, waiting = self._called(conversation, turn.turn.invocation)
+        else:
+            groups, queued = self._routed(conversation, plan, turn)
+            waiting = plan.waiting
         given = [assignment.group for assignment in turn.assigned]
-        if given != groups or turn.waiting != plan.waiting:
-            again = f"deciding again gives {groups}, {list(plan.waiting)}"
-            yield f"given to {given}, waiting for {list(turn.waiting)}; {again}"
+        if (given, list(turn.queued), turn.waiting) != (groups, queued, waiting):
+            again = f"deciding again gives {groups}, {queued}, {list(waiting)}"
+            yield f"given to {given}, in line in {list(turn.queued)}, waiting for {list(turn.waiting)}; {again}"
         for assignment in turn.assigned:
             yield from self._given(entry, assignment.group, assignment.member, f"turn {turn.seq}")
+
+    def _routed(self, conversation: Conversation, plan: Plan, turn: TurnCommitted) -> tuple[list[str], list[str]]:
+        """The groups that get the turn at once, and those in which it waits in line. What it interrupts has ended."""
+        joined = None if turn.joins_run is None else conversation.runs.get(turn.joins_run)
+        left_out = rejecting(self._state, conversation, plan) if joined is not None else []
+        groups = [g.id for g in plan.groups if g.id not in left_out and (joined is None or g.id != joined.group)]
+        rules = self._state.config.group
+        queued = [group for group in groups if rules(group).policy == ENQUEUE and open_in(conversation, group)]
+        return [group for group in groups if group not in queued], queued
+
+    def _called(
+        self, conversation: Conversation, invocation: Invocation
+    ) -> tuple[list[str], list[str], tuple[str, ...]]:
+        """An invocation goes to its group alone, and waits in line behind whatever the thread is busy with."""
+        group = invocation.group
+        busy = open_in(conversation, group) or any(run.invocation is not None for run in conversation.runs.values())
+        return ([], [group], ()) if busy else ([group], [], ())
 
     def _plan(self, conversation: Conversation) -> Plan | None:
         return NOBODY if conversation.handed_over else plan_of(self._state, conversation.channel)
@@ -98,9 +133,22 @@ class Owners:
         else:
             if moved.reason is MoveReason.ADOPT_TIMEOUT:
                 yield from self._timed_out(entry, moved, run)
+            elif moved.reason is MoveReason.REFUSED:
+                yield from self._refused(entry, moved, run)
             else:
                 yield from self._given(entry, moved.group, moved.to_member, f"run {moved.run_id}")
             yield from self._continued(moved, run)
+
+    def _refused(self, entry: Entry, moved: RunMoved, run: Run) -> Iterator[str]:
+        """To the next in rank; one that all refused, to any member once there is room."""
+        if moved.from_member is None:
+            if not waits_for_room(self._state, run) or moved.to_member not in self._state.groups[run.group].members:
+                yield f"run {moved.run_id}, which all refused, was given to {moved.to_member}, who is not of its group"
+            return
+        refusers = {*run.refusers, moved.from_member}
+        heir = next_in_rank(self._state, run, refusers, str(moved.conversation_id), entry.at)
+        if moved.to_member != (None if heir is None else heir.id):
+            yield f"run {moved.run_id} was refused and given to {moved.to_member}; deciding again gives {heir}"
 
     def _adopted(self, moved: RunMoved, run: Run) -> Iterator[str]:
         group = self._state.groups.get(moved.group)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from streams.core.events import Entry, FrameCommitted, RunEnded, RunMoved, RunOpened, RunStarted, TurnCommitted
 from streams.core.frames import CHECKPOINT
+from streams.core.ids import run_id as run_id_of
 from streams.core.runs import SYSTEM
 
 
@@ -15,6 +16,8 @@ from streams.core.runs import SYSTEM
 class _OpenRun:
     member: str | None
     epoch: int
+    queued: bool = False
+    """It waits in line; it is opened once more when its time has come."""
     hand: int = 0
     """Grows when the run begins anew with another process; not when the same one goes on under a new member id
     (adopted), or another goes on where it stopped (continued): there the frames of all epochs are one answer."""
@@ -45,10 +48,10 @@ class RunEpochs:
         match entry.event:
             case FrameCommitted(run_id=str()) as frame:
                 return self._frame(entry.lsn, frame)
-            case TurnCommitted(assigned=assigned):
-                return [p for each in assigned for p in self._opened(each.run_id, each.member, each.run_epoch)]
+            case TurnCommitted() as turn:
+                return self._turn(turn)
             case RunOpened() as opened:
-                return self._opened(opened.run_id, opened.member, opened.run_epoch)
+                return self._opened(opened.run_id, opened.member, opened.run_epoch, queued=opened.queued)
             case RunStarted() as started:
                 return self._held(started.run_id, started.member, started.run_epoch, "RunStarted")
             case RunMoved() as moved:
@@ -58,11 +61,18 @@ class RunEpochs:
             case _:
                 return []
 
-    def _opened(self, run_id: str, member: str | None, epoch: int) -> list[str]:
-        found = [f"run {run_id} is opened twice"] if run_id in self._open else []
+    def _turn(self, turn: TurnCommitted) -> list[str]:
+        found = [p for each in turn.assigned for p in self._opened(each.run_id, each.member, each.run_epoch)]
+        for group in turn.queued:
+            found += self._opened(run_id_of(str(turn.conversation_id), turn.seq, group), None, 1, queued=True)
+        return found
+
+    def _opened(self, run_id: str, member: str | None, epoch: int, *, queued: bool = False) -> list[str]:
+        known = self._open.get(run_id)
+        found = [f"run {run_id} is opened twice"] if known is not None and (queued or not known.queued) else []
         if epoch != 1:
             found.append(f"run {run_id} opens at run epoch {epoch}")
-        self._open[run_id] = _OpenRun(member, epoch)
+        self._open[run_id] = _OpenRun(member, epoch, queued=queued)
         return found
 
     def _held(self, run_id: str, member: str | None, epoch: int, what: str) -> list[str]:

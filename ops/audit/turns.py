@@ -10,6 +10,7 @@ from streams.core.events import (
     ConversationClosed,
     ConversationHandedOver,
     Entry,
+    MoveReason,
     Refused,
     RefusedReason,
     RunEnded,
@@ -21,7 +22,7 @@ from streams.core.events import (
     TurnRegenerated,
     TurnUnassigned,
 )
-from streams.core.ids import channel_of_group
+from streams.core.ids import channel_of_group, run_id
 
 
 @dataclass(slots=True)
@@ -90,6 +91,7 @@ class NothingLost:
         self.tally.turns += 1
         name = (str(turn.conversation_id), turn.seq)
         runs = {assignment.run_id for assignment in turn.assigned}
+        runs |= {run_id(*name, group) for group in turn.queued}
         found = []
         if turn.joins_run is not None:
             if turn.joins_run in self._turns_of_run:
@@ -110,6 +112,8 @@ class NothingLost:
         name = (str(opened.conversation_id), opened.turn_seq)
         account = self._accounts.get(name)
         channel = channel_of_group(opened.group)
+        if opened.run_id in self._turns_of_run and not opened.queued:
+            return []  # its time in line is over
         if opened.turn_id and (account is None or channel not in account.waiting):  # wanted anew just before
             if account is None:
                 self.tally.turns += 1
@@ -141,11 +145,12 @@ class NothingLost:
     def _moved(self, moved: RunMoved) -> None:
         lost = self._orphaned.pop(moved.run_id, None)
         if moved.to_member is None:
-            if moved.from_member is not None:
+            if moved.from_member is not None and moved.reason is not MoveReason.REFUSED:
                 self._orphaned[moved.run_id] = moved.from_member
             return
         taken_over = moved.from_member if moved.from_member is not None else lost
-        if taken_over not in {None, moved.to_member} and not moved.adopted:
+        refused = moved.reason is MoveReason.REFUSED
+        if taken_over not in {None, moved.to_member} and not moved.adopted and not refused:
             self.tally.takeovers += 1
             self.tally.continued += moved.continued
 

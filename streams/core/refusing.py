@@ -32,7 +32,7 @@ def decide_refuse_run(state: Partition, command: RefuseRun) -> list[Event]:
     problem = problem_of_text("reason", command.reason)
     if problem is not None:
         return [Refused(conversation_id=id_, reason=problem[0], ref=command.ref, detail=problem[1])]
-    to = _next_in_rank(state, run, {*run.refusers, command.member}, command)
+    to = next_in_rank(state, run, {*run.refusers, command.member}, id_, command.at)
     draft = Draft()
     if to is not None:
         give(state, draft, conversation, run, to=to, reason=MoveReason.REFUSED)
@@ -43,11 +43,11 @@ def decide_refuse_run(state: Partition, command: RefuseRun) -> list[Event]:
     return draft.events
 
 
-def _next_in_rank(state: Partition, run: Run, refusers: Collection[str], command: RefuseRun) -> Member | None:
+def next_in_rank(state: Partition, run: Run, refusers: Collection[str], conversation_id: str, at: int) -> Member | None:
     """Who is asked next. That others refused is no reason to give anything to one that drains."""
     members = state.groups[run.group].members
     left = [member for member in members.values() if member.id not in refusers]
-    owner = choose(left, command.conversation_id, command.at)
+    owner = choose(left, conversation_id, at)
     if owner is None or (members[owner].draining and not all(member.draining for member in members.values())):
         return None
     return members[owner]
