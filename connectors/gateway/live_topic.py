@@ -71,8 +71,8 @@ class LiveTopic:
             linger_ms=LINGER_MS,
             request_timeout_ms=self._settings.request_timeout_ms,
         )
-        await producer.start()
         try:
+            await producer.start()
             while True:
                 signal = await self._waiting.get()
                 try:
@@ -100,8 +100,8 @@ class LiveTopic:
             fetch_max_wait_ms=500,
             request_timeout_ms=self._settings.request_timeout_ms,
         )
-        await reader.start()
         try:
+            await reader.start()
             reader.assign([TopicPartition(self._topic, number) for number in range(self._partitions)])
             async for record in reader:
                 self._hear(record.value)
