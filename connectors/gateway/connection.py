@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from connectors.gateway.clock import wall_ms
 from connectors.gateway.protocol import limits
-from connectors.gateway.protocol.actions import Action, Close, SubmitFrame, SubmitTurn, Write
+from connectors.gateway.protocol.actions import Action, Close, SubmitFrame, SubmitPersonFrame, SubmitTurn, Write
 from connectors.gateway.protocol.errors import CLOSE_INTERNAL, CLOSE_SLOW, ProtocolError, close_reason
 from connectors.gateway.protocol.session import Session, State
 
@@ -34,7 +34,7 @@ SLOW_RETRY_MS = 1_000
 # Name of the scope's extension under which the server offers to cut the connection.
 ABORT_EXTENSION = "turnlog.abort"
 
-Submit = SubmitTurn | SubmitFrame
+Submit = SubmitTurn | SubmitPersonFrame | SubmitFrame
 # Called once its task runs: a connection that ends before has begun nothing.
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -78,7 +78,7 @@ class Connection(ABC):
                     self._enqueue(action.frame)
                 case Close():
                     self._end(action)
-                case SubmitTurn() | SubmitFrame():
+                case SubmitTurn() | SubmitPersonFrame() | SubmitFrame():
                     self._submits.append(action)
                     self._submit_chars += _weight(action)
                     self._submittable.set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 import msgspec
@@ -17,8 +17,19 @@ import structlog
 
 from connectors.gateway.ports import ConversationInfo, Position, ReadModel, Stored, Unavailable
 from connectors.gateway.protocol.render import raw
-from connectors.gateway.recent import Recent, updated
-from streams.core.events import ConversationOpened, Entry, Event, FrameCommitted, RunEnded, RunMoved, TurnCommitted
+from connectors.gateway.recent import Recent, as_edited, updated
+from streams.core.events import (
+    ConversationOpened,
+    Entry,
+    Event,
+    Frame,
+    FrameCommitted,
+    RunEnded,
+    RunMoved,
+    TurnCommitted,
+    TurnEdited,
+    TurnRegenerated,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +66,14 @@ class _Gap(msgspec.Struct):
 
     entries: list[Entry]
     superseded: set[int]
+    edits: dict[int, TurnEdited]
+
+
+class _Changes(msgspec.Struct):
+    """What became of entries since: which are superseded, and what turns say that were edited."""
+
+    superseded: Set[int]
+    edits: Mapping[int, TurnEdited]
 
 
 class History:
@@ -117,15 +136,17 @@ class History:
         kept = [entry for entry in self._recent.entries(conversation_id) if entry.event.seq]
         if self._is_whole(conversation_id) or (kept and kept[0].event.seq <= after + 1):
             head = kept[-1].event.seq if kept else 0
-            return Page(_following([], kept, self._recent.superseded(conversation_id), after, limit), head)
+            changes = _Changes(self._recent.superseded(conversation_id), self._recent.edits(conversation_id))
+            return Page(_following([], kept, changes, after, limit), head)
         position = await self._caught_up(conversation_id)
         stored = list(await self._read_model.transcript(conversation_id, after, limit))
         between: list[Entry] = []
         superseded: set[int] = set()
+        edits: dict[int, TurnEdited] = {}
         if not self._complete(conversation_id, position):
             gap = await self._gap(conversation_id, position)
             between = [entry for entry in gap.entries if entry.event.seq]
-            superseded = gap.superseded
+            superseded, edits = gap.superseded, gap.edits
         # Taken after the last wait: nothing that came meanwhile is missing between this and the live entries.
         kept = [entry for entry in self._recent.entries(conversation_id) if entry.event.seq]
         newest = [entry.event.seq for entry in (*between[-1:], *kept[-1:])]
@@ -135,7 +156,8 @@ class History:
             info = await self._read_model.conversation(conversation_id)
             head = info.head_seq if info is not None else 0
         superseded |= self._recent.superseded(conversation_id)
-        return Page(_following(stored, [*between, *kept], superseded, after, limit), head)
+        edits.update(self._recent.edits(conversation_id))
+        return Page(_following(stored, [*between, *kept], _Changes(superseded, edits), after, limit), head)
 
     async def superseded(self, conversation_id: str, upto: int) -> Sequence[int]:
         """Seqs up to `upto` that were superseded so far, ascending. Raises `Unavailable`."""
@@ -186,7 +208,7 @@ class History:
         """The turn of this seq, which is known to exist. Raises `Unavailable`."""
         entry = self._recent.turn(conversation_id, seq)
         if entry is not None:
-            return entry
+            return as_edited(entry, self._recent.edits(conversation_id))
         page = await self.page(conversation_id, seq - 1, 1)
         for stored in page.stored:
             if stored.entry.event.seq == seq and isinstance(stored.entry.event, TurnCommitted):
@@ -272,20 +294,22 @@ class History:
 
     async def _gap(self, conversation_id: str, position: Position) -> _Gap:
         partition = self._partition_of(conversation_id)
-        gap = _Gap([], set())
+        gap = _Gap([], set(), {})
         async for entry in self._scan.read(partition, position.journal_offset, self._recent.floor(partition)):
             event = entry.event
             if event.conversation_id != conversation_id:
                 continue
             if event.seq or isinstance(event, ConversationOpened):
                 gap.entries.append(entry)
-            elif isinstance(event, RunMoved | RunEnded):
+            elif isinstance(event, RunMoved | RunEnded | TurnEdited | TurnRegenerated):
                 gap.superseded.update(event.superseded)
+            if isinstance(event, TurnEdited):
+                gap.edits[event.turn_seq] = event
         return gap
 
 
 def _following(
-    stored: Sequence[Stored], newer: Sequence[Entry], superseded: Set[int], after: int, limit: int
+    stored: Sequence[Stored], newer: Sequence[Entry], changes: _Changes, after: int, limit: int
 ) -> list[Stored]:
     """What follows `after` without a gap: first what is stored, then what is newer; they may overlap."""
     page: list[Stored] = []
@@ -296,7 +320,7 @@ def _following(
             continue
         if seq > expected or len(page) >= limit:
             break
-        page.append(_marked(item, superseded))
+        page.append(_marked(item, changes))
         expected += 1
     return page
 
@@ -311,7 +335,8 @@ def _is_of(event: Event, run_id: str) -> bool:
             return False
 
 
-def _marked(item: Stored, superseded: Set[int]) -> Stored:
-    if item.entry.event.seq in superseded and not item.superseded:
-        return Stored(item.entry, superseded=True)
-    return item
+def _marked(item: Stored, changes: _Changes) -> Stored:
+    seq = item.entry.event.seq
+    if seq not in changes.superseded and seq not in changes.edits:
+        return item
+    return Stored(as_edited(item.entry, changes.edits), superseded=item.superseded or seq in changes.superseded)

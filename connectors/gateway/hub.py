@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from connectors.gateway.clock import wall_ms
 from connectors.gateway.membership import Membership
@@ -17,6 +17,8 @@ from connectors.gateway.recent import Recent
 from streams.core.events import (
     BatchCommitted,
     ConversationClosed,
+    ConversationHandedBack,
+    ConversationHandedOver,
     ConversationOpened,
     ConversationReopened,
     Duplicate,
@@ -26,6 +28,7 @@ from streams.core.events import (
     ListWanted,
     MemberDraining,
     MemberJoined,
+    PersonFrameCommitted,
     Refused,
     RefusedReason,
     RunCancelling,
@@ -33,9 +36,26 @@ from streams.core.events import (
     RunMoved,
     RunOpened,
     TurnCommitted,
+    TurnEdited,
+    TurnRegenerated,
 )
 
 Waiter = Callable[[Entry], None]
+
+_ANSWERS: Final = (
+    FrameCommitted,
+    Duplicate,
+    ConversationOpened,
+    ConversationClosed,
+    ConversationReopened,
+    ConversationHandedOver,
+    ConversationHandedBack,
+    TurnEdited,
+    TurnRegenerated,
+)
+"""Events that do nothing but answer a request."""
+
+ABORT: Final = "abort"
 
 
 class ViewerPort(Protocol):
@@ -211,10 +231,10 @@ class Hub:
     def _route(self, partition: int, entry: Entry) -> None:
         event = entry.event
         match event:
-            case TurnCommitted():
-                self._turn(entry, event)
+            case TurnCommitted() | PersonFrameCommitted():
+                self._said(entry, event)
                 self._answer(event.ref, entry)
-            case FrameCommitted() | Duplicate() | ConversationOpened() | ConversationClosed() | ConversationReopened():
+            case _ if isinstance(event, _ANSWERS):
                 self._answer(event.ref, entry)
             case Refused():
                 self._refused(entry, event)
@@ -246,6 +266,12 @@ class Hub:
         for ref in [ref for ref, offset in self._frames.get(partition, {}).items() if offset < event.frames]:
             self._pass(ref)
 
+    def _said(self, entry: Entry, event: TurnCommitted | PersonFrameCommitted) -> None:
+        if isinstance(event, TurnCommitted):
+            self._turn(entry, event)
+        else:
+            self._person_frame(event)
+
     def _turn(self, entry: Entry, event: TurnCommitted) -> None:
         for assigned in event.assigned:
             agent = self._agents.get(assigned.member) if assigned.member is not None else None
@@ -257,6 +283,15 @@ class Hub:
         run = event.joins_run
         if run is not None and (holder := self._runs.get(run)) is not None:
             self._agents[holder].tell(lambda session: session.answer_given(run, entry, wall_ms()))
+
+    def _person_frame(self, event: PersonFrameCommitted) -> None:
+        """To whom the partition said; an abort ends their runs, and that is what they are told."""
+        if event.frame.type == ABORT:
+            return
+        for given in event.to:
+            agent = self._agents.get(given.member) if given.member is not None else None
+            if agent is not None:
+                agent.tell(partial(AgentSession.person_frame, event=event, given=given, now=wall_ms()))
 
     def _refused(self, entry: Entry, event: Refused) -> None:
         self._metrics.refused(event.reason)

@@ -7,7 +7,7 @@ once the read model has reached `floor - 1`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
 import msgspec
@@ -23,6 +23,8 @@ from streams.core.events import (
     RunEnded,
     RunMoved,
     TurnCommitted,
+    TurnEdited,
+    TurnRegenerated,
 )
 
 # About 48 MB of entries at most, shared by the partitions.
@@ -43,12 +45,13 @@ class _Kept(msgspec.Struct):
 
 class _Conversation(msgspec.Struct):
     """What is kept of one conversation. `held`: how many entries of the window are of it; `since_opened`: the whole of
-    it, when its opening was seen; `status`: the newest entry that closed or reopened it; `checkpoints`: the last one of
-    each run."""
+    it, when its opening was seen; `edits`: by the turn's seq, the last one; `status`: the newest entry that closed or
+    reopened it; `checkpoints`: the last one of each run."""
 
     entries: deque[Entry] = msgspec.field(default_factory=deque)
     held: int = 0
     superseded: set[int] = msgspec.field(default_factory=set)
+    edits: dict[int, TurnEdited] = msgspec.field(default_factory=dict)
     since_opened: ConversationInfo | None = None
     status: Entry | None = None
     checkpoints: dict[str, _Kept] = msgspec.field(default_factory=dict)
@@ -93,6 +96,11 @@ class Recent:
                 self._keep(window, conversation_id, entry).superseded.update(event.superseded)
             if isinstance(event, RunEnded):
                 self._drop_checkpoint(window, conversation_id, event.run_id)
+        elif isinstance(event, TurnEdited | TurnRegenerated):
+            known = self._keep(window, conversation_id, entry)
+            known.superseded.update(event.superseded)
+            if isinstance(event, TurnEdited):
+                known.edits[event.turn_seq] = event
         elif is_checkpoint(event):
             self._drop_checkpoint(window, conversation_id, event.run_id or "")
             known = self._keep(window, conversation_id, entry)
@@ -115,6 +123,11 @@ class Recent:
         """Seqs that moves or ends of runs superseded."""
         known = self._conversations.get(conversation_id)
         return known.superseded if known is not None else set()
+
+    def edits(self, conversation_id: str) -> Mapping[int, TurnEdited]:
+        """What turns say since they were edited, by their seqs."""
+        known = self._conversations.get(conversation_id)
+        return known.edits if known is not None else {}
 
     def checkpoint(self, conversation_id: str, run_id: str) -> Entry | None:
         """The last checkpoint of a run that is open, if it is kept."""
@@ -171,6 +184,15 @@ class Recent:
             known.checkpoints.pop(kept.entry.event.run_id or "")
         elif known.entries and kept.entry is known.entries[0]:
             known.entries.popleft()
+
+
+def as_edited(entry: Entry, edits: Mapping[int, TurnEdited]) -> Entry:
+    """The entry; of a turn that was edited since, with what it says now."""
+    event, edit = entry.event, edits.get(entry.event.seq)
+    if edit is None or not isinstance(event, TurnCommitted):
+        return entry
+    turn = msgspec.structs.replace(event.turn, text=edit.text, data=edit.data)
+    return msgspec.structs.replace(entry, event=msgspec.structs.replace(event, turn=turn))
 
 
 def is_checkpoint(event: Event) -> TypeGuard[FrameCommitted]:

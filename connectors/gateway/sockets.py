@@ -31,6 +31,7 @@ from connectors.gateway.protocol.actions import (
     OpenMember,
     RefuseGiven,
     SubmitFrame,
+    SubmitPersonFrame,
     SubmitTurn,
     Unfollow,
 )
@@ -137,13 +138,17 @@ class UserConnection(Connection):
         self.perform(self.session.loaded(after, _pairs(page.stored), page.head, wall_ms()))
 
     async def _submit(self, submit: Submit) -> None:
-        if not isinstance(submit, SubmitTurn):
-            raise TypeError("a person's session submits turns")
+        if isinstance(submit, SubmitFrame):
+            raise TypeError("a person's session submits no agent's frames")
         session, gateway = self.session, self._gateway
-        command = gateway.commands.turn(
-            session.conversation_id, session.claims, session.user, submit.message, ref=submit.ref
-        )
+        command: CommitTurn | CommitPersonFrame
+        if isinstance(submit, SubmitTurn):
+            command = gateway.commands.turn(
+                session.conversation_id, session.claims, session.user, submit.message, ref=submit.ref
+            )
         try:
+            if isinstance(submit, SubmitPersonFrame):
+                command = await self._person_frame(submit)
             written = await gateway.intake.send(command)
         except Unavailable as error:
             self.perform(session.submit_failed(submit.ref, unavailable(error), wall_ms()))
@@ -153,7 +158,21 @@ class UserConnection(Connection):
         else:
             written.add_done_callback(lambda done: self._written(submit, done))
 
-    def _written(self, submit: SubmitTurn, written: asyncio.Future[Written]) -> None:
+    async def _person_frame(self, submit: SubmitPersonFrame) -> CommitPersonFrame:
+        session, frame = self.session, submit.frame
+        if frame.type == "regenerate":
+            frame = await self._gateway.history.named(session.conversation_id, frame)
+        return CommitPersonFrame(
+            at=0,
+            timestamp=0,
+            ref=submit.ref,
+            conversation_id=session.conversation_id,
+            frame=frame,
+            sender=session.user,
+            channel=session.claims.channel,
+        )
+
+    def _written(self, submit: SubmitTurn | SubmitPersonFrame, written: asyncio.Future[Written]) -> None:
         error = written.exception()
         if error is not None:
             self.perform(self.session.submit_failed(submit.ref, unavailable(error), wall_ms()))
@@ -311,7 +330,7 @@ class AgentConnection(Connection):
         while self.session.holds(wanted.run_id, wanted.run_epoch):
             try:
                 entry = await self._gateway.history.turn(wanted.conversation_id, wanted.turn_seq)
-                resume = await self._resume(wanted, wanted.checkpoint_lsn) if wanted.continued else None
+                resume = await self._resume(wanted, wanted.checkpoint_lsn, wanted.answers) if wanted.continued else None
             except Unavailable as error:
                 log.warning("a turn that moved here cannot be read yet", turn=str(wanted), error=str(error))
                 await asyncio.sleep(FETCH_RETRY_S)
@@ -332,7 +351,9 @@ class AgentConnection(Connection):
             self.perform(self.session.adopted(wanted, await self._ahead(wanted, resume), wall_ms()))
             return
 
-    async def _resume(self, wanted: FetchTurn | FetchRun, checkpoint_lsn: int = 0) -> Resume:
+    async def _resume(
+        self, wanted: FetchTurn | FetchRun, checkpoint_lsn: int = 0, answers: str | None = None
+    ) -> Resume:
         history = self._gateway.history
         gathering = Gathering()
         async for entries in history.run_so_far(
@@ -342,6 +363,8 @@ class AgentConnection(Connection):
         checkpoint = None
         if checkpoint_lsn:
             checkpoint = await history.checkpoint(wanted.conversation_id, wanted.run_id, checkpoint_lsn)
+        if answers is not None:
+            gathering.answered(answers)
         return gathering.resume(checkpoint)
 
     async def _ahead(self, wanted: FetchTurn | FetchRun, resume: Resume) -> Resume:

@@ -84,6 +84,13 @@ def run_id(conversation_id: str, turn_seq: int, group: str, edition: int = 0) ->
     return f"{conversation_id}/{turn}/{group}"
 
 
+def edition_of(conversation_id: str, run_id: str) -> int:
+    """Which edition of its turn's answer a run is; 0: the first one, of the turn as it was said."""
+    turn = run_id.removeprefix(f"{conversation_id}/").partition("/")[0]
+    number = turn.partition("~")[2]
+    return int(number) if number.isdecimal() else 0
+
+
 def edition_id(conversation_id: str, turn_id: str, edition: int) -> str:
     """Message id under which a turn is given to agents when its answer is wanted for the `edition`th time anew."""
     return message_id(conversation_id, f"edition:{turn_id}:{edition}")

@@ -5,7 +5,7 @@ All but `edit` and `regenerate` (see `editions`) become a `PersonFrameCommitted`
 - of a `resume`: one for each run that asks one of its `answers`, with that run's, given to its member. The interrupts
   count as answered: what a person says next is a turn of its own;
 - of an `abort`: given to the members of the runs that it ends, which are all but those that only wait in a queue;
-- of a `survey`: numbered, for viewers; also in a closed conversation;
+- of a `survey`: numbered, for viewers, and given as any other; taken in a closed conversation too;
 - of any other (`genui_event`, `client_tools`, `client_skills`): given to one member a group, who is at work there, or
   the owner.
 
@@ -116,8 +116,10 @@ def _decide_abort(_: Partition, conversation: Conversation, command: CommitPerso
     return draft.events
 
 
-def _decide_survey(_: Partition, conversation: Conversation, command: CommitPersonFrame) -> list[Event]:
-    return [_committed(conversation, command, command.frame, (), seq=conversation.head + 1)]
+def _decide_survey(state: Partition, conversation: Conversation, command: CommitPersonFrame) -> list[Event]:
+    heard = conversation.open and not conversation.handed_over
+    given = _addressees(state, conversation, command.at) if heard else ()
+    return [_committed(conversation, command, command.frame, given, seq=conversation.head + 1)]
 
 
 def _decide_passed_on(state: Partition, conversation: Conversation, command: CommitPersonFrame) -> list[Event]:

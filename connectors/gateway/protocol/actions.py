@@ -74,6 +74,8 @@ class FetchTurn(msgspec.Struct, frozen=True):
     moved_lsn: int
     continued: bool = False
     checkpoint_lsn: int = 0
+    answers: str | None = None
+    """What people answered to the run's open interrupts and was passed to a member that is gone: a JSON object."""
 
 
 class FetchRun(msgspec.Struct, frozen=True):
@@ -92,6 +94,13 @@ class SubmitTurn(msgspec.Struct, frozen=True):
 
     ref: str
     message: UserMessage
+
+
+class SubmitPersonFrame(msgspec.Struct, frozen=True):
+    """Write what a person sent beside their messages to the intake under this `ref`."""
+
+    ref: str
+    frame: Frame
 
 
 class SubmitFrame(msgspec.Struct, frozen=True):
@@ -146,6 +155,7 @@ Action = (
     | FetchTurn
     | FetchRun
     | SubmitTurn
+    | SubmitPersonFrame
     | SubmitFrame
     | RefuseGiven
     | Announce

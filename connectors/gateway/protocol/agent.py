@@ -34,14 +34,16 @@ from connectors.gateway.protocol.parse import (
     watermark_of,
 )
 from connectors.gateway.protocol.parse_agent import NATIVE, parse_agent_frame
-from connectors.gateway.protocol.render import ack, encode, numbered, raw, turn_of
+from connectors.gateway.protocol.render import ack, encode, numbered, person_frame, raw, resume_frame, turn_of
 from connectors.gateway.protocol.resume import Resume
 from connectors.gateway.protocol.session import PROTOCOL, Scope, Session, State
 from streams.core.events import (
+    Assignment,
     Duplicate,
     Entry,
     FrameCommitted,
     MoveReason,
+    PersonFrameCommitted,
     Refused,
     RefusedReason,
     RunCancelling,
@@ -197,10 +199,14 @@ class AgentSession(Session):
             self._delivery.has(conversation_id, event.turn_seq)
             if self.adopts:
                 self._ask(FetchRun(conversation_id, event.turn_seq, event.run_id, event.run_epoch, lsn))
+            if event.resume is not None:  # nobody was given it yet
+                self._tell(conversation_id, encode({**resume_frame(event.resume), **_run_fields(event)}))
             return self._drain()
         fetch = FetchTurn(conversation_id, event.turn_seq, event.run_id, event.run_epoch, lsn)
         if isinstance(event, RunMoved) and event.continued:
-            fetch = msgspec.structs.replace(fetch, continued=True, checkpoint_lsn=event.checkpoint_lsn)
+            fetch = msgspec.structs.replace(
+                fetch, continued=True, checkpoint_lsn=event.checkpoint_lsn, answers=event.resume
+            )
         self._delivery.wait_for(fetch)
         self._ask(fetch)
         return self._drain()
@@ -224,6 +230,14 @@ class AgentSession(Session):
         """A person's message answers this member's open question: it is given as the message it is."""
         self._now = now
         self._delivery.give(_of(entry), run_id, entry)
+        return self._drain()
+
+    def person_frame(self, event: PersonFrameCommitted, given: Assignment, now: int) -> list[Action]:
+        """What a person sent beside their messages, of a run that this member holds, or to it as the owner."""
+        self._now = now
+        if not given.run_id or self.holds(given.run_id, given.run_epoch):
+            shown = person_frame(event, run_id=given.run_id, run_epoch=given.run_epoch)
+            self._tell(event.conversation_id or "", encode(shown))
         return self._drain()
 
     def resume_part(self, fetch: FetchTurn | FetchRun, frames: Sequence[bytes], now: int) -> list[Action]:
@@ -554,6 +568,10 @@ def _run_named(frame: dict[str, Any]) -> tuple[str | None, int | None]:
     if run_epoch is not None and not (whole and 0 < run_epoch < 2**31):
         raise ProtocolError("invalid_message", "runEpoch: must be an integer, 1 or above")
     return run_id, run_epoch
+
+
+def _run_fields(event: RunMoved) -> dict[str, Any]:
+    return {"run": event.run_id, "runEpoch": event.run_epoch}
 
 
 def _enveloped(conversation_id: str, frame: bytes) -> bytes:

@@ -68,10 +68,6 @@ RESERVED = frozenset(
         "frame",
     }
 )
-# Frames of people that the specification has and this server does not serve yet.
-UNSUPPORTED = frozenset(
-    {"resume", "genui_event", "client_tools", "client_skills", "abort", "survey", "regenerate", "edit"}
-)
 
 # What cannot be stored as text: NUL (PostgreSQL) and surrogates without their other half (UTF-8).
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -233,8 +229,6 @@ def capabilities_of(hello: dict[str, Any]) -> frozenset[str]:
 def parse_message(frame: dict[str, Any]) -> UserMessage:
     """A person's message frame, checked; raises the error that names field and rule (without clientId)."""
     kind = frame_type_of(frame)
-    if kind in UNSUPPORTED:
-        raise ProtocolError("bad_request", f"type: `{kind}` is not served; an open question is answered by a message")
     if kind in RESERVED:
         raise ProtocolError("bad_request", f"type: `{kind}` is the protocol's own and cannot be a message")
     if not MESSAGE_TYPE.fullmatch(kind):

@@ -11,17 +11,23 @@ import msgspec
 from connectors.gateway.protocol.errors import ProtocolError
 from streams.core.events import (
     ConversationClosed,
+    ConversationHandedBack,
+    ConversationHandedOver,
     ConversationReopened,
     Entry,
     Event,
     FrameCommitted,
+    PersonFrameCommitted,
     RunEnded,
     RunMoved,
     RunStarted,
     RunStatus,
     TurnCommitted,
+    TurnEdited,
+    TurnRegenerated,
     TurnUnassigned,
 )
+from streams.core.ids import edition_id, edition_of
 
 Fields = dict[str, Any]
 
@@ -72,11 +78,44 @@ def numbered(entry: Entry, *, superseded: bool = False) -> Fields | None:
         case ConversationReopened():
             data = {"event": "conversation_reopened", "status": "active", "reason": "manual"}
             frame = _update(event.id, event.seq, data, entry.timestamp)
+        case ConversationHandedOver():
+            data = {"event": "conversation_handed_over", "status": "active", "reason": event.reason, "to": event.to}
+            frame = _update(event.id, event.seq, data, entry.timestamp)
+        case ConversationHandedBack():
+            data = {"event": "conversation_handed_back", "status": "active", "reason": event.reason}
+            frame = _update(event.id, event.seq, data, entry.timestamp)
+        case PersonFrameCommitted():
+            frame = person_event(event, entry.timestamp)
         case _:
             return None
     if superseded:
         frame["superseded"] = True
     return frame
+
+
+def person_event(event: PersonFrameCommitted, timestamp: int) -> Fields:
+    """What a person sent beside their messages and the conversation keeps."""
+    frame = event.frame
+    return {
+        "type": "event",
+        "id": frame.id,
+        "seq": event.seq,
+        "from": "user",
+        "data": {"name": frame.type, "value": stored(frame.data or "{}")},
+        "timestamp": timestamp,
+        "sender": {"id": event.sender, "role": "user"},
+    }
+
+
+def person_frame(event: PersonFrameCommitted, *, run_id: str, run_epoch: int) -> Fields:
+    """As the agent gets it: the person's own fields, and the run that it is of, where it is of one."""
+    shown: Fields = {"type": event.frame.type, **_texts(event.frame.data or "{}")}
+    return {**shown, "run": run_id, "runEpoch": run_epoch} if run_id else shown
+
+
+def resume_frame(answers: str) -> Fields:
+    """The person's answers to open interrupts, a JSON object, as an agent gets them."""
+    return {"type": "resume", "answers": stored(answers)}
 
 
 def turn_frame(event: TurnCommitted, timestamp: int) -> Fields:
@@ -111,10 +150,15 @@ def given_turn(
 ) -> Fields:
     """A turn as the agent that owns its run gets it: with the person's context, the run and its epoch.
 
-    `with_seq` False: an agent's process never drops it as seen. `resume`: what was done of a run that goes on.
+    A turn whose answer is wanted anew has an id of its own each time: what the agent still sends to the one before
+    names that one. `with_seq` False: an agent's process never drops it as seen. `resume`: what was done of a run that
+    goes on.
     """
     frame = turn_frame(event, timestamp)
     turn = event.turn
+    conversation_id = event.conversation_id or ""
+    if edition := edition_of(conversation_id, run_id):
+        frame["id"] = edition_id(conversation_id, turn.id, edition)
     meta = _object(turn.meta)
     meta.setdefault("channel", turn.channel)
     meta.setdefault("participant", {"id": turn.sender})
@@ -229,6 +273,8 @@ def run(status: str, *, superseded: tuple[int, ...] = ()) -> Fields:
 def superseded_seqs(entry: Entry) -> Fields | None:
     """Which seqs viewers may hide, for those that asked to be told; they may come before or after this frame."""
     event = entry.event
+    if isinstance(event, TurnEdited | TurnRegenerated) and event.superseded:
+        return superseded_before(event.superseded)
     if not isinstance(event, RunMoved | RunEnded) or not event.superseded:
         return None
     data = {"run": event.run_id, "runEpoch": event.run_epoch, "seqs": event.superseded}
@@ -270,7 +316,11 @@ def message_id_of(event: Event) -> str:
             return event.turn.id
         case FrameCommitted():
             return event.frame.id
-        case ConversationClosed() | ConversationReopened():
+        case PersonFrameCommitted():
+            return event.frame.id
+        case TurnEdited() | TurnRegenerated():
+            return event.turn_id
+        case ConversationClosed() | ConversationReopened() | ConversationHandedOver() | ConversationHandedBack():
             return event.id
         case _:
             raise TypeError(f"{type(event).__name__} stores no message")
@@ -374,7 +424,10 @@ def _parts(event: Event) -> _Parts:
                 metadata=_object(frame.metadata),
                 reply_to=reply.get("id") if isinstance(reply, dict) else None,
             )
-        case ConversationClosed() | ConversationReopened():
+        case PersonFrameCommitted():
+            name = event.frame.type
+            return _Parts(id=event.frame.id, type="event", frame_type=name, sender=event.sender, text=name)
+        case ConversationClosed() | ConversationReopened() | ConversationHandedOver() | ConversationHandedBack():
             return _Parts(
                 id=event.id, type="conversationUpdate", frame_type="conversationUpdate", sender="system", text=None
             )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from connectors.gateway.protocol.render import Fields, encode, numbered, raw
+from connectors.gateway.protocol.render import Fields, encode, numbered, raw, resume_frame
 from streams.core.events import Entry, Event, FrameCommitted, TurnCommitted
 
 # Frames of a run may sum up to many times what a client takes as one message (1 MiB).
@@ -57,6 +57,13 @@ class Gathering:
             self._asks[event.frame.id] = None
         elif isinstance(event, FrameCommitted) and event.frame.type == "interrupt_resolved":
             self._asks.pop(event.frame.id, None)
+
+    def answered(self, answers: str) -> None:
+        """What people answered, a JSON object: the member that was given it is gone."""
+        frame = resume_frame(answers)
+        self._frames.append(encode(frame))
+        for ask in msgspec.json.decode(answers):
+            self._asks.pop(ask, None)
 
     def resume(self, checkpoint: str | None) -> Resume:
         """What came together, with the run's last checkpoint."""

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from connectors.gateway.protocol import limits
-from connectors.gateway.protocol.actions import Action, Announce, Load, LoadSuperseded, OpenConversation, SubmitTurn
+from connectors.gateway.protocol.actions import (
+    Action,
+    Announce,
+    Load,
+    LoadSuperseded,
+    OpenConversation,
+    SubmitPersonFrame,
+    SubmitTurn,
+)
 from connectors.gateway.protocol.errors import ProtocolError, refusal
 from connectors.gateway.protocol.parse import (
     capabilities_of,
@@ -16,6 +24,7 @@ from connectors.gateway.protocol.parse import (
     parse_message,
     watermark_of,
 )
+from connectors.gateway.protocol.parse_person import MODELS, parse_person_frame
 from connectors.gateway.protocol.render import (
     ack,
     encode,
@@ -28,7 +37,16 @@ from connectors.gateway.protocol.render import (
 )
 from connectors.gateway.protocol.session import PROTOCOL, Claims, Scope, Session, State
 from connectors.gateway.protocol.viewer import Item, Phase, Viewer
-from streams.core.events import Duplicate, Entry, FrameCommitted, Refused, TurnCommitted
+from streams.core.events import (
+    Duplicate,
+    Entry,
+    FrameCommitted,
+    PersonFrameCommitted,
+    Refused,
+    TurnCommitted,
+    TurnEdited,
+    TurnRegenerated,
+)
 from streams.runtime.live import Receipt, Typing
 
 CAPABILITIES = {
@@ -36,8 +54,8 @@ CAPABILITIES = {
     "receipts": True,
     "typing": True,
     "presence": True,
-    "regenerate": False,
-    "edit": False,
+    "regenerate": True,
+    "edit": True,
 }
 
 REPLAY_RETRY_MS = 1_000
@@ -216,12 +234,22 @@ class UserSession(Session):
                 self._has_read(frame)
             case "hello":
                 raise ProtocolError("bad_request", "type: hello was said already", frame_type=kind)
+            case _ if kind in MODELS:
+                self._submit(frame, kind, client_id, self._person_frame)
             case _:
-                self._message(frame, kind, client_id)
+                self._submit(frame, kind, client_id, self._message)
 
-    def _message(self, frame: dict[str, Any], kind: str, client_id: str | None) -> None:
+    def _submit(
+        self,
+        frame: dict[str, Any],
+        kind: str,
+        client_id: str | None,
+        parsed: Callable[[dict[str, Any], str], tuple[SubmitTurn | SubmitPersonFrame, str | None]],
+    ) -> None:
+        """Ask for what `parsed` makes of the frame and its ref, beside the clientId that its ack is to name."""
+        ref = self._mint()
         try:
-            message = parse_message(frame)
+            submit, named = parsed(frame, ref)
         except ProtocolError as error:
             error.client_id, error.frame_type = client_id, kind
             raise
@@ -230,12 +258,19 @@ class UserSession(Session):
                 "too_many_in_flight",
                 f"{limits.MAX_IN_FLIGHT} sends wait for their ack; wait for one of them",
                 retry_after_ms=500,
-                client_id=client_id or message.client_id,
+                client_id=client_id or named,
                 frame_type=kind,
             )
-        ref = self._mint()
-        self._pending[ref] = message.client_id
-        self._ask(SubmitTurn(ref, message))
+        self._pending[ref] = named
+        self._ask(submit)
+
+    def _message(self, frame: dict[str, Any], ref: str) -> tuple[SubmitTurn, str | None]:
+        message = parse_message(frame)
+        return SubmitTurn(ref, message), message.client_id
+
+    def _person_frame(self, frame: dict[str, Any], ref: str) -> tuple[SubmitPersonFrame, str | None]:
+        parsed = parse_person_frame(frame, self._mint)
+        return SubmitPersonFrame(ref, parsed), parsed.client_id
 
     def _sync(self, frame: dict[str, Any]) -> None:
         self._viewer.sync(watermark_of(frame))
@@ -261,6 +296,8 @@ class UserSession(Session):
     # --------------------------------------------------------------------------------------------------- journal
     def _entry(self, entry: Entry) -> None:
         event = entry.event
+        if isinstance(event, PersonFrameCommitted | TurnEdited | TurnRegenerated):
+            self._taken(entry, event)
         match event:
             case Refused():
                 self._refused(event)
@@ -272,6 +309,13 @@ class UserSession(Session):
                 self._load()
             case _:
                 self._transient(entry)
+
+    def _taken(self, entry: Entry, event: PersonFrameCommitted | TurnEdited | TurnRegenerated) -> None:
+        """It was this connection's, perhaps: then it is acknowledged."""
+        client_id = self._pending.pop(event.ref, None) if event.ref is not None else None
+        if client_id is not None:
+            stored = ack(client_id, message_id=message_id_of(event), seq=event.seq, timestamp=entry.timestamp)
+            self._write(stored)
 
     def _transient(self, entry: Entry) -> None:
         if self._viewer.phase is Phase.LIVE:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from connectors.gateway.protocol.errors import REFUSALS, SPECS
-from connectors.gateway.protocol.parse import UNSUPPORTED
+from connectors.gateway.protocol.parse_person import MODELS
 from streams.core.events import RefusedReason
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "protocol.md").read_text("utf-8")
@@ -19,8 +19,8 @@ def test_the_table_of_errors_is_the_codes() -> None:
     } == {code: (spec.number, spec.retryable, spec.close or 0, spec.status) for code, spec in SPECS.items()}
 
 
-def test_what_is_not_served_is_named() -> None:
-    for kind in UNSUPPORTED:
+def test_what_people_send_beside_messages_is_named() -> None:
+    for kind in MODELS:
         assert f"`{kind}`" in PAGE
 
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.gateway.protocol.errors import ProtocolError
-from connectors.gateway.protocol.parse import RESERVED, UNSUPPORTED, decode_object, parse_message
+from connectors.gateway.protocol.parse import RESERVED, decode_object, parse_message
+from connectors.gateway.protocol.parse_person import MODELS
 from connectors.gateway.protocol.render import encode, turn_frame
 from streams.core.events import Turn, TurnCommitted
 from tests.unit.gateway.conftest import SCHEMAS, server_frames
@@ -44,7 +45,7 @@ def test_all_schemas_are_loaded_and_tell_good_from_bad() -> None:
 
 
 @needs_schemas
-@pytest.mark.parametrize("frame", [f for f in FROM_CLIENTS if f["type"] not in OWN | UNSUPPORTED])
+@pytest.mark.parametrize("frame", [f for f in FROM_CLIENTS if f["type"] not in OWN | MODELS.keys()])
 def test_example_messages_are_taken_and_shown_as_the_schemas_want(frame: dict[str, Any]) -> None:
     message = parse_message(decode_object(json.dumps(frame)))
     turn = Turn(
