@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from tests.support.gateway_world import Peer, Served
 from tests.support.waiting import until
-from turnlog import Agent, Reply, Turn
+from turnlog import Agent, Client, Conflict, Conversation, Frames, NotInterrupted, Reply, Turn
 from turnlog.backoff import Backoff
 
 pytestmark = pytest.mark.unit
@@ -123,3 +124,111 @@ async def test_a_plain_function_runs_in_a_thread(served: Served) -> None:
     async with serving(served, on_turn=shout), talking(served) as (person, conversation, token):
         await served.say(conversation, token, "hello")
         assert (await said(person, "text"))["data"]["text"] == "HELLO"
+
+
+@asynccontextmanager
+async def chatting(served: Served) -> AsyncIterator[tuple[Conversation, Frames]]:
+    async with Client(served.url, channel_secret="web-secret", user="ann") as client:
+        conversation = await client.open()
+        yield conversation, conversation.frames()
+
+
+async def seen(frames: Frames, *types: str) -> dict[str, Any]:
+    """The next frame of an agent of one of these types, as the client's stream has it."""
+    while True:
+        viewed = await anext(frames)
+        if viewed.type in types and viewed.frame.get("from") != "user":
+            return viewed.frame
+
+
+async def test_a_button_answers_and_only_while_the_question_is_open(served: Served) -> None:
+    async with serving(served, on_turn=refund), chatting(served) as (conversation, frames):
+        await conversation.send("refund order 7")
+        await seen(frames, "interrupt")
+        (ask,) = await conversation.asks()
+        assert (ask.payload, [action["label"] for action in ask.actions]) == (
+            {"title": "Refund 249.90?"},
+            ["Approve", "Reject"],
+        )
+        with pytest.raises(NotInterrupted):
+            await conversation.answer({"another": 1})
+        await conversation.answer({ask.id: {"ok": True}}, key="once")
+        assert (await seen(frames, "interrupt_resolved"))["data"] == {"answer": {"ok": True}}
+        assert (await seen(frames, "text"))["data"]["text"] == "{'ok': True} at epoch 1"
+        await conversation.answer({ask.id: {"ok": True}}, key="once")  # a repeat is acknowledged like the first one
+        with pytest.raises(NotInterrupted):
+            await conversation.answer({ask.id: {"ok": True}})
+        assert await conversation.asks() == ()
+
+
+async def test_an_answer_that_reached_a_process_that_died_reaches_the_next_one(served: Served) -> None:
+    heard: list[Any] = []
+
+    async def first(turn: Turn, reply: Reply) -> None:
+        heard.append(await reply.ask("Sure?"))
+        await asyncio.Event().wait()
+
+    async def second(turn: Turn, reply: Reply) -> str:
+        return f"got {await reply.ask('Sure?')} at epoch {turn.run_epoch}"
+
+    async with chatting(served) as (conversation, frames), serving(served, on_turn=first) as lost:
+        await conversation.send("go")
+        await seen(frames, "interrupt")
+        (ask,) = await conversation.asks()
+        await conversation.answer({ask.id: ["yes"]})
+        await until(lambda: heard)
+        async with serving(served, on_turn=second):
+            await lost.stop(budget=0)
+            assert (await seen(frames, "text", "interrupt"))["data"] == {"text": "got ['yes'] at epoch 2"}
+
+
+async def test_an_abort_cancels_the_handler(served: Served) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def slow(turn: Turn) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with serving(served, on_turn=slow), chatting(served) as (conversation, _frames):
+        await conversation.send("go")
+        await begun.wait()
+        await conversation.abort()
+        await asyncio.wait_for(ended.wait(), 10)
+
+
+async def test_an_edited_message_is_answered_anew(served: Served) -> None:
+    async def echo(turn: Turn) -> str:
+        return f"you said {turn.text}"
+
+    async with serving(served, on_turn=echo), chatting(served) as (conversation, frames):
+        sent = await conversation.send("helo")
+        assert (await seen(frames, "text"))["data"]["text"] == "you said helo"
+        await conversation.edit(sent.id, "hello")
+        assert (await seen(frames, "text"))["data"]["text"] == "you said hello"
+        await conversation.regenerate(sent.id)
+        assert (await seen(frames, "text"))["data"]["text"] == "you said hello"
+        await conversation.send("next")
+        await seen(frames, "text")
+        with pytest.raises(Conflict):
+            await conversation.edit(sent.id, "too late")
+
+
+async def test_what_else_a_client_says_reaches_the_agents_handler_of_frames(served: Served) -> None:
+    heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def frame(conversation: str, frame: dict[str, Any]) -> None:
+        heard.put_nowait(frame)
+
+    async def answer(turn: Turn) -> str:
+        return "here"
+
+    async with serving(served, on_turn=answer, on_frame=frame), chatting(served) as (conversation, frames):
+        await conversation.send("hi")
+        await seen(frames, "text")
+        await conversation.frame({"type": "client_tools", "tools": [{"name": "pick_date"}]})
+        assert (await asyncio.wait_for(heard.get(), 10))["tools"] == [{"name": "pick_date"}]
+        await conversation.survey(rating=5, comment="good")
+        assert (await asyncio.wait_for(heard.get(), 10))["rating"] == 5
