@@ -52,6 +52,7 @@ ANSWER_WITHIN_S: Final = 10.0
 OPEN_MOST_MS: Final = 30_000
 """A transaction of a worker is open for milliseconds, and aborted by the broker after `transaction_timeout_ms`."""
 SHOWN_MOST: Final = 16
+OF_BOTH: Final = ("partitions", "transactions", "read model", "clocks")
 
 UNREACHABLE = (OSError, KafkaError, KafkaUnavailable, FenceUnavailable, psycopg.Error, TimeoutError)
 
@@ -141,9 +142,10 @@ async def _kafka(settings: Settings) -> list[Check]:
                 return [*checks, Check("topics", Result.FAILED, str(error), "turnlog topic ensure")]
             return [*checks, Check("topics", Result.OK, f"{count} partitions each, with the settings they need")]
     except KafkaUnavailable as error:
-        return [Check("kafka", Result.FAILED, str(error), way_out)]
+        return [Check("kafka", Result.FAILED, str(error), way_out), *_skipped(("topics",), "needs Kafka")]
     except UNREACHABLE as error:
-        return [Check("kafka", Result.FAILED, f"{settings.kafka}: {_said(error)}", way_out)]
+        failed = Check("kafka", Result.FAILED, f"{settings.kafka}: {_said(error)}", way_out)
+        return [failed, *_skipped(("topics",), "needs Kafka")]
 
 
 async def _postgres(settings: Settings) -> list[Check]:
@@ -155,11 +157,13 @@ async def _postgres(settings: Settings) -> list[Check]:
         try:
             await asyncio.to_thread(verify_tables, settings.postgres)
         except SchemaMismatch as error:
-            return [*checks, Check("tables", Result.FAILED, str(error), "python -m streams.fence.migrate")]
+            failed = Check("tables", Result.FAILED, str(error), "turnlog migrate")
+            return [*checks, failed, *_skipped(("workers",), "needs the tables")]
         return [*checks, Check("tables", Result.OK, "those of this release"), *await _leases(database)]
     except UNREACHABLE as error:
         way_out = "start the server, or correct TURNLOG_POSTGRES; `turnlog up` brings its own"
-        return [Check("postgres", Result.FAILED, f"{where}: {_said(error)}", way_out)]
+        failed = Check("postgres", Result.FAILED, f"{where}: {_said(error)}", way_out)
+        return [failed, *_skipped(("tables", "workers"), "needs PostgreSQL")]
     finally:
         await database.close()
 
@@ -181,7 +185,7 @@ async def _leases(database: Database) -> list[Check]:
 async def _both(settings: Settings, kafka: Sequence[Check], postgres: Sequence[Check]) -> list[Check]:
     """What needs both servers, with topics and tables as they should be."""
     if any(check.result is Result.FAILED for check in (*kafka, *postgres) if check.name != "workers"):
-        return [Check("partitions", Result.SKIPPED, "needs both servers, topics and tables")]
+        return _skipped(OF_BOTH, "needs both servers, topics and tables")
     database, read_model = Database(settings.postgres), ReadModel(settings.postgres, sessions=1)
     try:
         async with asyncio.timeout(ANSWER_WITHIN_S):
@@ -189,7 +193,8 @@ async def _both(settings: Settings, kafka: Sequence[Check], postgres: Sequence[C
             leases = await database.rows("leases")
             positions = await read_model.positions()
     except UNREACHABLE as error:
-        return [Check("partitions", Result.FAILED, _said(error), "look at the servers' logs")]
+        failed = Check(OF_BOTH[0], Result.FAILED, _said(error), "look at the servers' logs")
+        return [failed, *_skipped(OF_BOTH[1:], "the servers did not answer")]
     finally:
         await read_model.close()
         await database.close()
@@ -211,6 +216,10 @@ async def _ends_and_skew(settings: Settings, database: Database) -> tuple[dict[i
     row = await database.row("server_clock")
     here_ms = round((before + time.time()) / 2 * 1000)
     return {name.partition: kept.end for name, kept in found.items()}, (row["now_ms"] if row else 0) - here_ms
+
+
+def _skipped(names: Sequence[str], why: str) -> list[Check]:
+    return [Check(name, Result.SKIPPED, why) for name in names]
 
 
 def _held(leases: Sequence[Mapping[str, Any]], count: int) -> Check:

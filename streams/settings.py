@@ -109,6 +109,11 @@ class Settings(BaseSettings):
         shown["master_key"] = None if self.master_key is None else REDACTED
         return shown
 
+    def chosen(self) -> dict[str, Any]:
+        """As `redacted`, only what is not as it would be by itself."""
+        fields = type(self).model_fields
+        return {name: value for name, value in self.redacted().items() if value != fields[name].default}
+
 
 def redacted_dsn(dsn: str) -> str:
     """`dsn` as `key=value` pairs with every secret replaced by `***`; what cannot be parsed is hidden whole."""

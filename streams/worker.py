@@ -173,7 +173,7 @@ class Worker(Service):
         """The advisory lock and the worker's row come before anything can be claimed."""
         self.url = self._health.start(self._settings.host, self._settings.metrics_port)
         await self._leases.open()
-        log.info("worker started", worker=self.id, metrics=f"{self.url}/metrics", settings=self._settings.redacted())
+        log.info("worker started", worker=self.id, metrics=f"{self.url}/metrics", settings=self._settings.chosen())
 
     async def on_stop(self) -> None:
         """From here on this worker counts for no share."""

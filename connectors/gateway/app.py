@@ -132,7 +132,7 @@ class Process:
     def _ready(self, gateway: Gateway, url: str, on_ready: OnReady) -> None:
         gateway.ready()
         identity = gateway.membership.incarnation
-        log.info("gateway started", gateway=identity, url=url, settings=self._settings.redacted())
+        log.info("gateway started", gateway=identity, url=url, settings=self._settings.chosen())
         on_ready({"id": identity, "pid": os.getpid(), "url": url})
 
     async def _until(self, wanted: Any, other: Any, parts: list[asyncio.Task[Any]]) -> None:

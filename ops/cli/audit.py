@@ -45,7 +45,7 @@ def verify(
 
       turnlog audit verify
 
-      turnlog audit verify --conversation 6f9619ff-8b86-d011-b42d-00c04fc964ff -o json
+      turnlog audit verify --conversation 6f9619ff-8b86-d011 -o json
     """
     settings = settings_from(kafka, postgres, namespace)
     with translated_failures():

@@ -111,7 +111,7 @@ def takeover(
 
     Example:
 
-      turnlog bench takeover --partitions 64 --conversations 100000 --rounds 5 -o json
+      turnlog bench takeover --partitions 64 --conversations 100000 -o json
     """
     from ops.bench.run import takeover_bench
     from ops.bench.takeover import Fault, TakeoverPlan
@@ -144,7 +144,7 @@ def recovery(
 
       turnlog bench recovery --conversations 100000 --events 100000 -o json
 
-      turnlog bench recovery --conversations 1000000 -o json   # what a million known ones cost
+      turnlog bench recovery --conversations 1000000 -o json
     """
     from ops.bench.run import recovery_bench
 

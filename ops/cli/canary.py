@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -53,11 +55,18 @@ def canary(
     """
     settings = settings_from(kafka, postgres, namespace)
     with translated_failures():
-        code = asyncio.run(_runs(settings, every, output))
+        try:
+            code = asyncio.run(_runs(settings, every, output))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
     raise typer.Exit(code)
 
 
 async def _runs(settings: Settings, every: float | None, output: Output) -> int:
+    me = asyncio.current_task()
+    if every is not None and me is not None and sys.platform != "win32":
+        # A shell lets what it runs in the background ignore SIGINT, and Python then does so too.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, me.cancel)
     while True:
         code = await _run(settings, output, last=every is None)
         if every is None or code == NEGATIVE:

@@ -96,7 +96,7 @@ def apply(
 
       channels:
         - {id: web, kind: web}
-        - {id: agents, kind: websocket, group_settle_ms: 1000, on_owner_loss: restart}
+        - {id: agents, kind: websocket, on_owner_loss: restart}
       routes:
         - {from: web, to: [agents]}
 

@@ -68,7 +68,7 @@ def chaos(
 
       turnlog chaos --seed 7 --nemesis broker-kill --nemesis stop-worker -o json
 
-      turnlog chaos --minutes 1 --without dedupe        # ends with 1: the suite sees what is missing
+      turnlog chaos --minutes 1 --without dedupe    # ends with 1: it is seen
     """
     from ops.chaos.run import Plan, run
 

@@ -28,6 +28,7 @@ from ops.cli import (
     key,
     lease,
     member,
+    migrate,
     projector,
     schema,
     send,
@@ -37,6 +38,7 @@ from ops.cli import (
     worker,
 )
 from ops.cli.errors import COULD_NOT, INTERRUPTED, USAGE, CommandFailed
+from ops.cli.prose import let_help_flow
 
 EPILOG = (
     "Exit codes: 0 done · 1 done, and the answer is no · 2 could not be done · 64 wrong command line or input · "
@@ -71,10 +73,11 @@ def main(
     """Conversations between people and agents, as an ordered log: each turn answered by exactly one agent process."""
 
 
-for module in (up, demo, worker, gateway, projector, send, chat, doctor, canary, chaos):
+for module in (up, demo, worker, gateway, projector, send, chat, doctor, migrate, canary, chaos):
     module.register(app)
 for noun in (channel, conversation, member, lease, topic, transaction, key, audit, bench, schema):
     app.add_typer(noun.app)
+let_help_flow(app)
 
 
 def run(arguments: list[str]) -> int:

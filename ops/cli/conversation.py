@@ -83,7 +83,7 @@ def show(
 
     Example:
 
-      turnlog conversation show 6f9619ff-8b86-d011-b42d-00c04fc964ff -o json
+      turnlog conversation show 6f9619ff-8b86-d011 -o json
     """
     settings = settings_from(kafka, postgres, namespace)
     with translated_failures():
@@ -107,7 +107,7 @@ def timeline(
 
     Example:
 
-      turnlog conversation timeline 6f9619ff-8b86-d011-b42d-00c04fc964ff
+      turnlog conversation timeline 6f9619ff-8b86-d011
     """
     told = _tell(settings_from(kafka, postgres, namespace), conversation, output, follow=False)
     if not told:
@@ -126,7 +126,7 @@ def tail(
 
     Example:
 
-      turnlog conversation tail 6f9619ff-8b86-d011-b42d-00c04fc964ff -o jsonl | jq .event
+      turnlog conversation tail 6f9619ff-8b86-d011 -o jsonl | jq .event
     """
     _tell(settings_from(kafka, postgres, namespace), conversation, output, follow=True)
 

@@ -45,7 +45,9 @@ def gateway(
 
     Example:
 
-      TURNLOG_KAFKA=127.0.0.1:9092 TURNLOG_POSTGRES=postgresql://localhost/turnlog turnlog gateway --port 8081 -o json
+      export TURNLOG_KAFKA=127.0.0.1:9092
+      export TURNLOG_POSTGRES=postgresql://localhost/turnlog
+      turnlog gateway --port 8081 -o json
     """
     settings = settings_from(kafka, postgres, namespace, host=host)
     require_port(settings.host, port)

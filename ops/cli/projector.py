@@ -38,7 +38,9 @@ def projector(
 
     Example:
 
-      TURNLOG_KAFKA=127.0.0.1:9092 TURNLOG_POSTGRES=postgresql://localhost/turnlog turnlog projector -o json
+      export TURNLOG_KAFKA=127.0.0.1:9092
+      export TURNLOG_POSTGRES=postgresql://localhost/turnlog
+      turnlog projector -o json
     """
     settings = settings_from(kafka, postgres, namespace)
     # The app is found by faust through its name, so that the environment is its only way to settings.

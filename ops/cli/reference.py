@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import typer.main
@@ -22,6 +23,7 @@ Names that end in `_MS` are milliseconds, in `_S` seconds. Secrets are never log
 | variable | default | |
 |---|---|---|"""
 
+PAGE_WIDTH = 120
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 
 HEAD = """# The `turnlog` command
@@ -77,7 +79,7 @@ def _prose(text: str) -> Iterator[str]:
         if indented:
             yield "```sh\n" + "\n".join(inspect.cleandoc(paragraph) for paragraph in paragraphs) + "\n```\n"
         else:
-            yield from (paragraph + "\n" for paragraph in paragraphs)
+            yield from (fill(paragraph, PAGE_WIDTH, break_on_hyphens=False) + "\n" for paragraph in paragraphs)
 
 
 def _row(parameter: Any) -> str:

@@ -55,7 +55,7 @@ def send(
 
       turnlog send new "Where is my order?" --wait
 
-      turnlog send 6f9619ff-8b86-d011-b42d-00c04fc964ff "And now?" --key question-2
+      turnlog send 6f9619ff-8b86-d011 "And now?" --key question-2
     """
     if not secret:
         raise CommandFailed("TURNLOG_CHANNEL_SECRET is not set, nor --secret: `turnlog up` prints it", USAGE)

@@ -52,7 +52,7 @@ def up(
 
       turnlog up --data ./data --workers 2        # keep everything in ./data
 
-      turnlog up --port 0 -o json                 # for scripts: one line of JSON when everything is ready
+      turnlog up --port 0 -o json                 # for scripts
     """
     require_port("127.0.0.1", port)
     from ops.stack import StackPlan

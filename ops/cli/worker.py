@@ -42,7 +42,9 @@ def worker(
 
     Example:
 
-      TURNLOG_KAFKA=127.0.0.1:9092 TURNLOG_POSTGRES=postgresql://localhost/turnlog turnlog worker -o json
+      export TURNLOG_KAFKA=127.0.0.1:9092
+      export TURNLOG_POSTGRES=postgresql://localhost/turnlog
+      turnlog worker -o json
     """
     settings = settings_from(kafka, postgres, namespace, metrics_port=metrics_port)
     if lifeline:

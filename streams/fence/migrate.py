@@ -1,6 +1,6 @@
 """Brings a database to this release's tables: the numbered files of `migrations/`, each once, in its own transaction.
 
-By hand: `TURNLOG_POSTGRES=… python -m streams.fence.migrate [--dry-run]`; `turnlog up` does it by itself.
+By hand: `turnlog migrate` (or `python -m streams.fence.migrate`); `turnlog up` does it by itself.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def verify(dsn: str) -> None:
         missing = _missing(connection, migrations())
     if missing:
         names = ", ".join(f"{migration.number:04}_{migration.name}" for migration in missing)
-        raise SchemaMismatch(f"the database lacks {names}: apply it with `python -m streams.fence.migrate`")
+        raise SchemaMismatch(f"the database lacks {names}: apply it with `turnlog migrate`")
 
 
 def _connect(dsn: str) -> psycopg.Connection:

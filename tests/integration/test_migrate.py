@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from streams.fence.migrate import SchemaMismatch, migrate, migrations, verify
+from tests.support.command import turnlog
 
 ROOT = Path(__file__).parents[2]
 ALL = [migration.number for migration in migrations()]
@@ -33,6 +34,18 @@ def command(dsn: str, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_the_command_tells_what_is_missing_and_applies_it(fresh_database: str) -> None:
+    there = {"TURNLOG_POSTGRES": fresh_database}
+    dry = turnlog("migrate", "--dry-run", "-o", "json", environment=there)
+    assert [row["migration"][:4] for row in dry.document] == [f"{number:04}" for number in ALL]
+    assert {row["applied"] for row in dry.document} == {False}
+    assert turnlog("migrate", environment=there).out.splitlines()[0] == "applied 0001_fence"
+    verify(fresh_database)
+    again = turnlog("migrate", environment=there)
+    assert (again.code, again.out) == (0, "")
+    assert "nothing to change" in again.err
+
+
 def test_each_migration_is_applied_once(fresh_database: str) -> None:
     assert [migration.number for migration in migrate(fresh_database)] == ALL
     assert {"leases", "checkpoints", "transcript", "schema_migrations"} <= tables(fresh_database)
@@ -52,7 +65,7 @@ def test_processes_started_together_apply_each_once(fresh_database: str) -> None
 
 
 def test_a_database_that_lacks_some_says_which_and_what_to_do(fresh_database: str) -> None:
-    with pytest.raises(SchemaMismatch, match=r"lacks 0001_fence, .*python -m streams\.fence\.migrate"):
+    with pytest.raises(SchemaMismatch, match=r"lacks 0001_fence, .*turnlog migrate"):
         verify(fresh_database)
 
 

@@ -72,6 +72,13 @@ def test_no_secret_is_shown(environment: pytest.MonkeyPatch) -> None:
     assert settings.redacted()["schema_registry"] == "https://***@registry:8081"
 
 
+def test_what_was_chosen_is_told_without_secrets_and_without_what_is_as_ever(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("TURNLOG_TICK_MS", "500")
+    environment.setenv("TURNLOG_MASTER_KEY", "hunter2")
+    assert set(load_settings().chosen()) == {"kafka", "postgres", "tick_ms", "master_key"}
+    assert "hunter2" not in str(load_settings().chosen())
+
+
 def test_an_error_never_quotes_the_password(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("TURNLOG_POSTGRES", "postgresql://u:hunter2@[broken/x")
     with pytest.raises(SettingsError) as raised:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from importlib.metadata import version
@@ -17,7 +19,11 @@ pytestmark = pytest.mark.unit
 
 # What takes longest to import, and what `turnlog --help` has no need of.
 HEAVY = ("aiokafka", "faust", "fastavro", "jgo", "psycopg", "pydantic", "starlette", "structlog", "uvloop", "yaml")
-NOWHERE = {"TURNLOG_KAFKA": "127.0.0.1:1", "TURNLOG_POSTGRES": "postgresql://nobody:hunter2@127.0.0.1:1/none"}
+NOWHERE = {
+    "TURNLOG_KAFKA": "127.0.0.1:1",
+    "TURNLOG_POSTGRES": "postgresql://nobody:hunter2@127.0.0.1:1/none",
+    "TURNLOG_START_WAIT_MS": "0",
+}
 
 
 def test_help_imports_nothing_that_runs_servers() -> None:
@@ -142,8 +148,25 @@ def test_doctor_fails_on_servers_that_are_not_there_and_says_what_to_do() -> Non
     assert ended.code == 1
     assert (checks["kafka"]["result"], checks["postgres"]["result"]) == ("failed", "failed")
     assert "TURNLOG_KAFKA" in checks["kafka"]["way_out"]
-    assert checks["partitions"]["result"] == "skipped"
+    needing = ("topics", "tables", "workers", "partitions", "transactions", "read model", "clocks")
+    assert {checks[name]["result"] for name in needing} == {"skipped"}
     assert "hunter2" not in ended.out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no POSIX signals")
+def test_a_canary_in_the_background_of_a_shell_ends_with_sigint() -> None:
+    """A shell lets what it runs with `&` ignore SIGINT."""
+    command = [sys.executable, "-m", "ops.cli", "canary", "--every", "60"]
+    ignoring = (
+        f"import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execvp({command[0]!r}, {command!r})"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", ignoring], stderr=subprocess.PIPE, text=True, env={**os.environ, **NOWHERE}
+    ) as process:
+        assert process.stderr is not None
+        assert "could not be checked" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
 
 
 def test_doctor_without_servers_looks_at_this_machine_and_is_content() -> None:
