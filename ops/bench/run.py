@@ -138,6 +138,7 @@ def takeover_bench(plan: TakeoverPlan, notify: Notify) -> dict[str, Any]:
         "partitions": plan.partitions,
         "conversations": plan.conversations,
         "rounds": plan.rounds,
+        "load_per_s": plan.load,
     }
 
 

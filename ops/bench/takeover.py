@@ -41,8 +41,6 @@ GROUP: Final = "bench"
 PEOPLE: Final = 4
 """Clients that talk over HTTP all through a drain; each failure of theirs counts."""
 SAID_EVERY_S: Final = 0.1
-LOAD_EVERY_S: Final = 0.1
-"""Between two turns of the light load, all through the bench."""
 HELD_AT_ONCE: Final = 16
 """Conversations of a round whose turns agents are given to keep."""
 LOOK_EVERY_S: Final = 0.1
@@ -82,12 +80,14 @@ class Felt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeoverPlan:
-    """What is measured, on how much, how often (a stopped worker once: its lease has to end each time)."""
+    """What is measured, on how much, how often (a stopped worker once: its lease has to end each time). `load`: turns a
+    second, all through the faults."""
 
     faults: Sequence[Fault]
     partitions: int
     conversations: int
     rounds: int
+    load: float
 
 
 @dataclass(slots=True)
@@ -118,14 +118,14 @@ class TakeoverBench:
         await self._projected(max(conversations, self.partitions))
         await self._probed(self.probes)
 
-    async def load(self) -> None:
-        """The light load, without end: turns over the known conversations, which the agents answer."""
+    async def load(self, per_s: float) -> None:
+        """So many turns a second over the known conversations, without end; the agents answer them."""
         talked_in = self.known or list(self.probes.values())
         number = 0
         while True:
             await self.filler.turn(talked_in[number % len(talked_in)], uuid.uuid4().hex, "hello")
             number += 1
-            await asyncio.sleep(LOAD_EVERY_S)
+            await asyncio.sleep(1 / per_s)
 
     async def fresh_agents(self) -> None:
         """Two agents of one group, new as members, each at a gateway of its own; known in every partition."""
@@ -381,7 +381,7 @@ async def measure_takeover(
         bench = TakeoverBench(stack, settings, partitions, notify, filler, tail, leases)
         undo.push_async_callback(bench.close)
         await bench.furnish(plan.conversations)
-        undo.push_async_callback(_ended, asyncio.create_task(bench.load()))
+        undo.push_async_callback(_ended, asyncio.create_task(bench.load(plan.load)))
         return {fault: await _rounds(bench, fault, plan.rounds) for fault in plan.faults}
 
 

@@ -97,6 +97,7 @@ def takeover(
     partitions: Annotated[int, typer.Option("--partitions", min=1, help="Partitions of each topic.")] = 64,
     conversations: Annotated[int, typer.Option("--conversations", min=1, help="Known conversations.")] = 100_000,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often each fault is made.")] = 5,
+    load: Annotated[float, typer.Option("--load", min=0.1, help="Turns a second meanwhile, over all of them.")] = 2.0,
     fault: Annotated[
         list[FaultName] | None, typer.Option("--fault", help="Make this one only; may be given several times.")
     ] = None,
@@ -104,10 +105,9 @@ def takeover(
 ) -> None:
     """How long a fault is felt: from ending a process to the next committed event of the conversations that it had.
 
-    Two workers, two gateways and two agents under light load (ten turns a second over all conversations). Workers: a
-    turn written to each partition of the worker that was killed (SIGKILL), stopped (SIGSTOP, once: its lease must end)
-    or drained (SIGTERM, while people talk over HTTP; their failed requests are `drain_errors`). Agents and gateways:
-    the runs that the killed one held.
+    Two workers, two gateways and two agents under light load. Workers: a turn written to each partition of the worker
+    that was killed (SIGKILL), stopped (SIGSTOP, once: its lease must end) or drained (SIGTERM, while people talk over
+    HTTP; their failed requests are `drain_errors`). Agents and gateways: the runs that the killed one held.
 
     Example:
 
@@ -117,7 +117,7 @@ def takeover(
     from ops.bench.takeover import Fault, TakeoverPlan
 
     faults = tuple(Fault(each.value) for each in fault or list(FaultName))
-    plan = TakeoverPlan(faults=faults, partitions=partitions, conversations=conversations, rounds=rounds)
+    plan = TakeoverPlan(faults=faults, partitions=partitions, conversations=conversations, rounds=rounds, load=load)
     _run(lambda: takeover_bench(plan, progress), output)
 
 

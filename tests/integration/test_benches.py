@@ -23,7 +23,7 @@ def told(_: str) -> None:
 
 
 def test_each_fault_is_made_and_felt() -> None:
-    plan = TakeoverPlan(faults=tuple(Fault), partitions=4, conversations=20, rounds=1)
+    plan = TakeoverPlan(faults=tuple(Fault), partitions=4, conversations=20, rounds=1, load=10)
     document = takeover_bench(plan, told)
     assert document["drain_errors"] == 0
     felt = {fault: document[f"{fault.value}_ms"] for fault in Fault}
