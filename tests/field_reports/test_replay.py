@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -42,7 +43,18 @@ def test_every_recorded_decision_is_decided_again_word_for_word() -> None:
     for name, rows in stories.items():
         state = Partition(0)
         for number, row in enumerate(rows):
-            assert plain(step(state, row.command, 1)) == row.entries, f"{name}, command {number}: {row.command}"
+            decided = as_recorded(plain(step(state, row.command, 1)), row.entries)
+            assert decided == row.entries, f"{name}, command {number}: {row.command}"
+
+
+def as_recorded(decided: Any, recorded: Any) -> Any:
+    """`decided` without the fields that were added since, where they say nothing: old readers do without them."""
+    if isinstance(decided, dict) and isinstance(recorded, dict):
+        known = {name: as_recorded(value, recorded[name]) for name, value in decided.items() if name in recorded}
+        return known | {name: value for name, value in decided.items() if name not in recorded and value}
+    if isinstance(decided, list) and isinstance(recorded, list) and len(decided) == len(recorded):
+        return [as_recorded(*pair) for pair in zip(decided, recorded, strict=True)]
+    return decided
 
 
 def test_a_journal_of_other_rules_is_replayed_as_it_was_decided(monkeypatch: pytest.MonkeyPatch) -> None:
