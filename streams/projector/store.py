@@ -11,7 +11,8 @@ from psycopg import AsyncConnection
 from streams.fence.connection import Session
 from streams.fence.port import Fenced
 from streams.fence.queries import load_queries
-from streams.projector.rows import Row, Rows
+from streams.projector.rows import Rows
+from streams.projector.tables import Row
 
 QUERIES = load_queries("streams.projector")
 
