@@ -18,6 +18,9 @@ from turnlog.wire import Frame
 
 log = logging.getLogger("turnlog")
 
+EARLY_MAX = 1_000
+"""Runs whose answers wait for their turn; beyond, the oldest go: they were of runs that went elsewhere."""
+
 
 class _Lane:
     """One conversation that has turns in this process's hands."""
@@ -39,6 +42,8 @@ class Lanes:
         self._room = asyncio.Semaphore(most_at_once)
         self._most_runs = most_runs
         self._lanes: dict[str, _Lane] = {}
+        self._early: dict[str, dict[str, Any]] = {}
+        """Answers for runs whose turns are not here yet."""
         self._workers: set[asyncio.Task[None]] = set()
         self._closed = False
         """Whether turns that come are left to others."""
@@ -70,7 +75,10 @@ class Lanes:
                 known.asks.answered_by(turn)
             return
         lane.watermark = max(lane.watermark, turn.seq or 0)
-        lane.runs.append(Run(turn, self._outbox.generation))
+        run = Run(turn, self._outbox.generation)
+        for ask_id, answer in self._early.pop(turn.run or "", {}).items():
+            run.asks.answer(ask_id, answer)
+        lane.runs.append(run)
 
     def stop(self, conversation: str, state: RunState, *, run: str | None, epoch: int | None) -> None:
         """The gateway cancelled `run` (ABORTED) or refused a frame of it (FENCED). Unnamed: the one that runs."""
@@ -95,9 +103,17 @@ class Lanes:
         there = [each for each in lane.runs if each.open] if lane is not None else []
         for ask_id, answer in answers.items():
             named = (each for each in there if each.turn.run == run or each.asks.is_known(ask_id))
-            target = next(named, there[0] if there else None)
+            target = next(named, there[0] if there and run is None else None)
             if target is not None:
                 target.asks.answer(ask_id, answer)
+            elif run is not None:
+                self._keep(run, ask_id, answer)
+
+    def _keep(self, run: str, ask_id: str, answer: Any) -> None:
+        """An answer overtook the turn of a run that comes here: a gateway looks that one up, and passes answers on."""
+        self._early.setdefault(run, {})[ask_id] = answer
+        if len(self._early) > EARLY_MAX:
+            del self._early[next(iter(self._early))]
 
     def happened(self, conversation: str, event: str, payload: Any) -> bool:
         """A component's event: whether it answers a question of a run in hand."""
@@ -108,6 +124,7 @@ class Lanes:
     async def reconnected(self, *, told: bool) -> None:
         """A new connection is up. `told`: its gateway says of each run whether it is this process's, and what is stored
         of it. Else this process says so itself, before the server gives the run away or again."""
+        self._early.clear()
         runs = list(self._runs())
         if told:
             for run in runs:

@@ -333,8 +333,10 @@ class AgentProxy:
                     async for event in pushed:
                         if event is None:
                             return
-                        if event.n != after + 1:
-                            break  # one is missing, or was seen: ask again behind the last one
+                        if event.n <= after:
+                            continue  # it was seen
+                        if event.n > after + 1:
+                            break  # one is missing: ask again behind the last one
                         after = event.n
                         backoff.reset()
                         yield event

@@ -171,6 +171,16 @@ async def test_an_answer_that_the_lost_process_was_given_is_there_at_once(
         assert (await answered(peer, "Later"))["data"]["text"] == "got Later"
 
 
+async def test_an_answer_that_overtakes_the_turn_of_its_run_is_kept_for_it(gateway: ScriptedGateway) -> None:
+    async with serving(gateway, refund) as peer:
+        answers = {"type": "resume", "answers": {ASK: "Later"}, "run": "c1/1/agents", "runEpoch": 2}
+        await peer.say("c1", answers)
+        await peer.say("c1", {**answers, "answers": {"x": 1}, "run": "c1/7/agents"})
+        await peer.turn("c1", "refund", seq=1, epoch=2, resume={"frames": [interrupt(2)], "interrupts": [ASK]})
+        assert (await peer.inner("c1"))["data"] == {"status": "started"}
+        assert (await answered(peer, "Later"))["data"]["text"] == "got Later"
+
+
 async def test_a_named_question_is_found_by_its_name_or_its_id_on_the_wire(gateway: ScriptedGateway) -> None:
     async def named(turn: Turn, reply: Reply) -> str:
         assert turn.resume is not None

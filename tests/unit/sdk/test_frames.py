@@ -13,8 +13,8 @@ from tests.support.wire_schemas import WireSchemas
 from turnlog import Agent, Reply, Turn
 
 SCHEMAS = Path(__file__).parents[3].parent / "shared" / "converger-v1"
-WITHOUT_SCHEMA = frozenset({"run", "genui"})
-"""Agents' frames that the public copy does not describe from the client's side; `genui` is held as the server's."""
+WITHOUT_SCHEMA = frozenset({"run", "genui", "tool_call", "skill", "interrupt", "interrupt_resolved", "event"})
+"""Agents' frames that the public copy does not describe from the client's side: all but `run` as the server's."""
 
 
 @pytest.mark.skipif(not SCHEMAS.exists(), reason="the public schemas are not beside this checkout")
@@ -31,6 +31,13 @@ async def test_every_frame_is_a_good_one() -> None:
             await reply.message("buttons", {"text": "?", "buttons": [{"label": "Go", "value": "go"}]})
             async with reply.stream() as stream:
                 await stream.write("two")
+            async with reply.tool("get_order", {"id": 7}) as call:
+                call.result = {"total": 9}
+            await reply.skill("pdf", source="server")
+            await reply.genui("order-card", {"id": 7})
+            await reply.event("note", text="seen", value=1)
+            form = {"component": "form", "props": {}}
+            await reply.ask("Sure?", actions=["Yes", ("No", {"no": 1})], ui=form, event="submit", tool={"name": "sign"})
 
         _, peer = await asyncio.gather(agent.start(), gateway.welcomed())
         assert schemas.errors("c2s", peer.hello) == []
@@ -39,9 +46,16 @@ async def test_every_frame_is_a_good_one() -> None:
             sent.append(await peer.receive())
             if "clientId" in sent[-1]["frame"]:
                 await peer.ack("c1", sent[-1]["frame"], seq=len(sent))
+            if sent[-1]["frame"].get("data") == {"status": "interrupted"}:
+                await peer.turn("c1", "no", seq=90, run="c1/1/agents")
         await agent.stop()
     described = [each for each in sent if each["frame"]["type"] not in WITHOUT_SCHEMA]
     assert [each["frame"]["type"] for each in described] == ["typing", "text", "buttons"]
     assert [schemas.errors("c2s-envelope", each) for each in described] == [[], [], []]
-    chunks = [each["frame"] | {"seq": 9} for each in sent if each["frame"]["type"] == "genui"]
-    assert [schemas.errors("s2c", chunk) for chunk in chunks] == [[], []]
+    numbered = [each["frame"] for each in sent if each["frame"]["type"] in WITHOUT_SCHEMA - {"run"}]
+    kinds = [frame["type"] for frame in numbered]
+    shown = ["tool_call", "tool_call", "skill", "genui", "event", "interrupt", "interrupt_resolved"]
+    assert kinds == ["genui", "genui", *shown, "genui"]
+    stored = {"seq": 9, "timestamp": 1, "from": "bot"}
+    given = [stored | ({"id": "m"} if frame["type"] == "event" else {}) | frame for frame in numbered]
+    assert [(frame["type"], schemas.errors("s2c", frame)) for frame in given] == [(kind, []) for kind in kinds]

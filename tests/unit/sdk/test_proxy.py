@@ -207,13 +207,13 @@ async def test_events_are_pushed_and_replayed_behind_the_last_one_seen_after_a_l
         record("RUNNING", events=2),
         CUT,
         record("RUNNING", events=3),
-        sse(event(2, "b"), event(3, "c")),  # one that was seen: asked for again
-        record("RUNNING", events=3),
-        sse(event(3, "c")),
+        sse(event(2, "b"), event(4, "d")),  # one that was seen, and one is missing: asked for again
+        record("RUNNING", events=4),
+        sse(event(3, "c"), event(4, "d")),
     )
     async with proxying(*script) as (proxy, http):
         seen = [each async for each in proxy.events("t", "i")]
-    assert [(each.n, each.text) for each in seen] == [(1, "a"), (2, "b"), (3, "c")]
+    assert [(each.n, each.text) for each in seen] == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
     streams = [each.headers["last-event-id"] for each in http.asked if each.path == f"{ONE}/stream"]
     assert streams == ["0", "2", "2", "2"]
 
