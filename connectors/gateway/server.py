@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
@@ -159,8 +160,14 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def tells_of_no_cancellation(record: logging.LogRecord) -> bool:
+    """False for what ended because the process ends at once, as a second signal wants: uvicorn calls that an error."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 def server(app: ASGIApp) -> Server:
     """A server for the application; `serve(sockets=[…])` runs it until `should_exit`."""
+    logging.getLogger("uvicorn.error").addFilter(tells_of_no_cancellation)
     config = uvicorn.Config(
         app,
         http=ImpatientProtocol,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
-from connectors.gateway.server import Front
+from connectors.gateway.server import Front, server
 from streams.deployment import Awaited
 
 
@@ -41,3 +43,12 @@ async def test_everything_else_is_unavailable_with_a_hint_when_to_come_back(clie
     answer = await client.post("/api/v1/converger/tokens/generate")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert answer.json()["error"]["code"] == "unavailable"
+
+
+@pytest.mark.parametrize(("error", "logged"), [(asyncio.CancelledError(), 0), (OSError("broken"), 1)])
+def test_what_a_second_signal_cuts_off_is_no_error_of_the_server(
+    awaited: Awaited, caplog: pytest.LogCaptureFixture, error: BaseException, logged: int
+) -> None:
+    server(Front(awaited.page))
+    logging.getLogger("uvicorn.error").error("Exception in ASGI application\n", exc_info=error)
+    assert len(caplog.records) == logged
