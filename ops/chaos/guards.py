@@ -137,13 +137,20 @@ def _without_await_sends() -> None:
         if letters:
             await self._dead_letters.write(letters)
         self._require_lease()
-        await self._producer.begin()
-        sends = [asyncio.ensure_future(self._producer.append(batch)) for batch in pack.batches]
-        await asyncio.sleep(0)
+        producer: Any = self._producer
+        await producer.begin()
+        sends = []
+        for batch in pack.batches:
+            batch.builder.close()
+            # It is on its way to the broker from here on, before the end of the transaction.
+            sends.append(
+                await producer._producer.send_batch(batch.builder, producer._topic, partition=producer._partition)
+            )
         self._require_lease()
-        await self._producer.commit()
+        await producer.commit()
         ends = await asyncio.gather(*sends, return_exceptions=True)
-        return max((end for end in ends if isinstance(end, int)), default=0)
+        last = ends[-1]
+        return 0 if isinstance(last, BaseException) else int(last.offset + pack.batches[-1].builder.record_count())
 
     Committer.commit = commit  # type: ignore[method-assign]
 

@@ -26,6 +26,8 @@ MEETS_WITHIN_S: Final = 8.0
 """How long a failpoint, or a mishap of one request, waits to be met; where nothing happens it is called off."""
 MET_POLL_S: Final = 0.05
 LOCK_LOST_EVERY_S: Final = 0.05
+DISARMED_S: Final = 1.0
+"""So soon a process has read that it is to meet no failpoint any more."""
 STORM_EVERY_S: Final = 3.0
 AGENTS_EVERY_S: Final = 1.0
 AGENTS_TOGETHER: Final = 3
@@ -119,9 +121,13 @@ class Nemeses:
         finally:
             process.blame_no_more()
             orders.write_text("", "utf-8")
-            if process.pid == pid and process.ready.is_set():
+            for number in (signal.SIGCONT, signal.SIGUSR1):
+                if process.pid == pid and process.ready.is_set():
+                    process.send(number)
+            # It may have met the failpoint between the two.
+            await asyncio.sleep(DISARMED_S)
+            if process.pid == pid:
                 process.send(signal.SIGCONT)
-                process.send(signal.SIGUSR1)
 
     async def storm(self, fault: Fault) -> None:
         """A worker comes every three seconds; every second one goes again by a kill, the others in order."""

@@ -24,6 +24,9 @@ from ops.children import Child, ChildFailed, ChildPlan
 
 START_WITHIN_S: Final = 60.0
 AGAIN_S: Final = 0.5
+AGAIN_MOST_S: Final = 8.0
+"""A start that fails is tried again after twice as long each time, as any supervisor does: five processes that start
+again and again without a pause would keep a machine too busy for the broker that they wait for."""
 STATE_POLL_S: Final = 0.02
 STOP_S: Final = 15.0
 
@@ -72,6 +75,7 @@ class Process:
         self._task = asyncio.create_task(self._live(), name=f"live {self.name}")
 
     async def _live(self) -> None:
+        again_s = AGAIN_S
         while True:
             await self._wanted.wait()
             environment = {**self.plan.environment, **self.extra}
@@ -80,8 +84,10 @@ class Process:
                 await child.start(START_WITHIN_S)
             except ChildFailed as failure:
                 self._ended(f"did not start: {str(failure).partition(chr(10))[0]}")
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(again_s)
+                again_s = min(2 * again_s, AGAIN_MOST_S)
                 continue
+            again_s = AGAIN_S
             self.starts += 1
             self._blamed = None
             self.ready.set()

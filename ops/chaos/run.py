@@ -31,6 +31,7 @@ from ops.chaos.nemeses import Nemeses
 from ops.chaos.notes import Notebook, notes
 from ops.chaos.people import REQUEST_S, Person
 from ops.chaos.place import GATEWAYS, PARTITIONS, TTL_MS, Notify, Place, opened
+from ops.chaos.processes import AGAIN_MOST_S
 from ops.chaos.promises import fences_a_minute, log_problems
 from ops.chaos.schedule import TTL_S, Fault, Nemesis, schedule
 from ops.chaos.viewers import By, Viewer
@@ -43,11 +44,11 @@ FIRST_ANSWER_WITHIN_S: Final = 60.0
 BACKOFF_MOST_S: Final = 6.4
 ADOPT_S: Final = 5.0
 RESTART_S: Final = 10.0
-LIVENESS_S: Final = round(RESTART_S + 2 * TTL_S + BACKOFF_MOST_S + TTL_S + ADOPT_S + 30.0)
+LIVENESS_S: Final = round(AGAIN_MOST_S + RESTART_S + 2 * TTL_S + BACKOFF_MOST_S + TTL_S + ADOPT_S + 30.0)
 """Once the last fault is undone, every turn is answered or ended so soon, and every viewer has seen it: processes are
-back (a busy machine's 10 s), a zombie's lease ends and its successor's backoff (6.4 s) ends, each TTL starts anew after
-the claim, an adopted run that nobody has is given again (5 s), and a person's or an agent's own patience with a request
-that was lost is over (30 s at most)."""
+tried again (8 s) and back (a busy machine's 10 s), a zombie's lease ends and its successor's backoff (6.4 s) ends, each
+TTL starts anew after the claim, an adopted run that nobody has is given again (5 s), and a person's or an agent's own
+patience with a request that was lost is over (30 s at most)."""
 LOOK_S: Final = 1.0
 SHOWN_MOST: Final = 40
 

@@ -59,35 +59,36 @@ def writer_problems(diaries: Mapping[str, Sequence[Note]], losses: Losses) -> It
 
 def _leases(partition: int, notes: Sequence[Note], losses: Losses) -> Iterator[str]:
     """Nobody begins a write shortly before another worker may claim, nor after it."""
-    writes = [note for note in notes if note["note"] == Deed.MAY_WRITE]
-    for claim in notes:
-        if claim["note"] != Deed.CLAIMED or claim["by"] != "time" or losses.near(claim["at"]):
+    claims = [note for note in notes if note["note"] == Deed.CLAIMED]
+    ends = [note for note in notes if note["note"] == Deed.HANDED_BACK]
+    late: dict[int, Note] = {}
+    """The last such write before, or after, each claim."""
+    for write in notes:
+        if write["note"] != Deed.MAY_WRITE:
             continue
-        # A worker's own lease may go on; one that was handed back may be taken at once.
-        late = [
-            write
-            for write in writes
-            if write["epoch"] < claim["epoch"]
-            and write["worker"] != claim["worker"]
-            and write["at"] > claim["at"] - (0.0 if _handed_back(notes, write, claim) else MARGIN_S / 2)
-            and not losses.between(write["at"], claim["at"])
-        ]
-        if late:
-            gap_ms = (max(write["at"] for write in late) - claim["at"]) * 1000
-            yield (
-                f"partition {partition}: {late[-1]['process']} might write under epoch {late[-1]['epoch']} "
-                f"{abs(gap_ms):.0f} ms {'after' if gap_ms > 0 else 'before'} {claim['process']} claimed epoch "
-                f"{claim['epoch']}; a lease ends {MARGIN_S * 1000:.0f} ms later than its holder's writes"
-            )
+        # The claim that ended its epoch. Who is taken for dead may not have heard of it; a worker's own lease goes on.
+        index = next((n for n, claim in enumerate(claims) if claim["epoch"] > write["epoch"]), None)
+        if index is None or claims[index]["by"] != "time" or claims[index]["worker"] == write["worker"]:
+            continue
+        at = claims[index]["at"]
+        if write["at"] <= at - MARGIN_S / 2 or losses.near(at) or losses.between(write["at"], at):
+            continue
+        # What was handed back may be claimed at once.
+        if write["at"] > at or not _handed_back(ends, write, claims[index]):
+            late[index] = write
+    for index, write in late.items():
+        claim, gap_ms = claims[index], (write["at"] - claims[index]["at"]) * 1000
+        yield (
+            f"partition {partition}: {write['process']} might write under epoch {write['epoch']} {abs(gap_ms):.0f} ms "
+            f"{'after' if gap_ms > 0 else 'before'} {claim['process']} claimed epoch {claim['epoch']}; a lease ends "
+            f"{MARGIN_S * 1000:.0f} ms later than its holder's writes"
+        )
 
 
-def _handed_back(notes: Iterable[Note], write: Note, claim: Note) -> bool:
+def _handed_back(ends: Iterable[Note], write: Note, claim: Note) -> bool:
     return any(
-        note["note"] == Deed.HANDED_BACK
-        and note["process"] == write["process"]
-        and note["epoch"] in {0, write["epoch"]}
-        and note["at"] <= claim["at"]
-        for note in notes
+        end["process"] == write["process"] and end["epoch"] in {0, write["epoch"]} and end["at"] <= claim["at"]
+        for end in ends
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -188,3 +189,39 @@ async def test_a_server_that_is_away_ends_the_connection() -> None:
     async with running(proxy), client(proxy) as (reader, _):
         with pytest.raises(ConnectionResetError):
             await reader.read()
+
+
+async def test_a_proxy_that_leads_elsewhere_ends_what_there_was_and_takes_the_next_there() -> None:
+    async with broker() as (former, proxy), broker() as (present, _):
+        async with client(proxy) as (reader, writer):
+            writer.write(request(PRODUCE, 1))
+            await frame(reader)
+            proxy.lead_to("127.0.0.1", present.port)
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await frame(reader)
+        async with client(proxy) as (reader, writer):
+            writer.write(request(PRODUCE, 2))
+            await frame(reader)
+        assert 1 in former
+        assert 2 not in former
+        assert 2 in present
+        assert proxy.target_port == present.port
+
+
+async def test_a_proxy_listens_and_dials_with_the_sockets_it_is_given() -> None:
+    there = Broker()
+    server = await asyncio.start_server(there.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    listening, dialled = socket.create_server(("127.0.0.1", 0)), socket.socket()
+    dialled.setblocking(False)  # noqa: FBT003 -- the standard library's
+    proxy = TcpProxy("127.0.0.1", port, listens=lambda: listening, dials=lambda: dialled)
+    async with running(proxy):
+        assert (proxy.host, proxy.port) == listening.getsockname()
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(request(PRODUCE, 1))
+        await frame(reader)
+        assert dialled.fileno() != -1
+        writer.close()
+    server.close()
+    await server.wait_closed()
+    assert dialled.fileno() == -1

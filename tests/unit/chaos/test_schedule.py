@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.chaos.nemeses import DEEDS
-from ops.chaos.schedule import ALONE, SHAPES, Nemesis, schedule
+from ops.chaos.schedule import ALONE, CUTS, DROPPED, HELD, OF_GATEWAYS, OF_WORKERS, SHAPES, Nemesis, Target, schedule
 
 SEEDS = st.integers(0, 2**31)
 
@@ -60,6 +60,17 @@ def test_nothing_begins_while_a_fault_that_must_be_alone_goes_on(seed: int) -> N
     for fault, after in itertools.pairwise(faults):
         if fault.nemesis in ALONE:
             assert after.at_s >= fault.at_s + fault.for_s
+
+
+@given(SEEDS)
+def test_a_failpoint_is_one_of_its_process_and_a_cut_says_how_it_is_made(seed: int) -> None:
+    for fault in schedule(seed, 300):
+        if fault.nemesis in {Nemesis.FAILPOINT_KILL, Nemesis.FAILPOINT_STOP}:
+            assert fault.detail in (OF_WORKERS if fault.process in Target.WORKER.value else OF_GATEWAYS)
+        elif fault.nemesis in CUTS:
+            assert fault.detail in {DROPPED, HELD}
+        else:
+            assert fault.detail == ""
 
 
 @pytest.mark.parametrize("nemesis", Nemesis)

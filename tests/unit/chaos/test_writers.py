@@ -56,6 +56,11 @@ def test_who_is_taken_for_dead_may_not_have_heard_of_it() -> None:
     assert problems([may_write("a", 1, CLAIM_AT + 0.5)], [claimed("b", 2, CLAIM_AT, "dead")]) == []
 
 
+def test_nor_has_it_when_the_one_who_took_over_claims_once_more() -> None:
+    taken = [claimed("b", 2, CLAIM_AT, "dead"), claimed("b", 2, CLAIM_AT + 0.2), claimed("b", 3, CLAIM_AT + 0.3)]
+    assert problems([may_write("a", 1, CLAIM_AT + 0.1)], taken) == []
+
+
 def test_the_same_worker_may_go_on_under_its_next_epoch_at_once() -> None:
     assert problems([may_write("a", 1, CLAIM_AT - 0.1), claimed("a", 2, CLAIM_AT)], []) == []
 
