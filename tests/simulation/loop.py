@@ -78,13 +78,15 @@ class Process:
     """What dies and stops together. `fuse`: after so many steps more, and `lines` of the product's coroutines in the
     next ones, `on_fuse` is called."""
 
-    __slots__ = ("dead", "frozen", "fuse", "lines", "listed", "name", "on_fuse", "paused", "ready")
+    __slots__ = ("dead", "frozen", "fuse", "lines", "listed", "name", "on_fuse", "paused", "ready", "steps")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.ready: deque[Step | TimedStep] = deque()
         self.listed = False
         """Whether it is among those that can go on (or was a moment ago)."""
+        self.steps = 0
+        """That it has made."""
         self.paused = False
         self.frozen = False
         """It was paused within a step, which has to be gone on with before any other."""
@@ -206,6 +208,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 able.pop()
                 continue
             self.steps += 1
+            process.steps += 1
             if process.fuse >= 0 and self._fuse_burns(process):
                 continue
             handle = ready.popleft()

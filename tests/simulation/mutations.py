@@ -243,18 +243,23 @@ MUTATIONS = (
         _unconfirmed,
         ("pause at", "kill at"),
     ),
-    Mutation("lease margin", "a write may start until the very end of the lease", _no_margin, ("renewals lost",)),
+    Mutation(
+        "lease margin",
+        "a write may start until the very end of the lease",
+        _no_margin,
+        ("renewals lost", "intake repeated"),
+    ),
     Mutation(
         "my token in the checkpoint row at the claim",
         "the first snapshot puts it there",
         _token_at_first_save,
-        ("session ended", "spell"),
+        ("pause at save", "session ended"),
     ),
     Mutation(
         "the token's condition in each snapshot",
         "any writer's snapshot is stored",
         _any_snapshot,
-        ("spell", "kill at", "pause at"),
+        ("pause at save", "session ended"),
     ),
     Mutation(
         "a checkpoint of what readers can get",
@@ -266,7 +271,7 @@ MUTATIONS = (
         "run token on frames",
         "whoever names, or is taken for, a run may write to it",
         _any_token,
-        ("disconnect agent", "kill gateway"),
+        ("interrupt agent", "late words"),
     ),
     Mutation(
         "ticks wait for the ends they name",
@@ -284,12 +289,12 @@ MUTATIONS = (
         "Leave waits for the member's last frame",
         "a Leave takes effect as soon as it is read",
         _unwaiting(Leave),
-        ("disconnect agent",),
+        ("disconnect agent", "stop gateway", "flood"),
     ),
     Mutation(
         "ended members stay ended",
         "an ended incarnation is forgotten",
         _ended_return,
-        ("pause gateway", "intake repeated"),
+        ("stop gateway", "intake repeated"),
     ),
 )

@@ -32,7 +32,8 @@ CODEC = Codec()
 CURSED = "the core fails on this"
 """A turn of this text makes it fail: what a bug of the core would look like to the runtime."""
 BALANCE_EVERY_S = 0.5
-"""Twice the product's: looking at the lease table is most of what an idle worker does."""
+"""Seldomer than the product does: looking at the lease table, and at the intake, is what an idle worker does."""
+POLL_WAIT_MS = 500
 TIMED = ("streams.runtime.", "streams.fence.", "streams.worker")
 """Modules that read clocks."""
 RUNNING_LOOP = ("get_running_loop", "_get_running_loop", "_get_event_loop")
@@ -116,6 +117,7 @@ class Place:
         swaps = [
             (partition, "random", self.branch()),
             (balancer, "BALANCE_EVERY_S", BALANCE_EVERY_S),
+            (writer, "POLL_WAIT_MS", POLL_WAIT_MS),
             (writer, "step", _failing),
             (kafka_clients, "AIOKafkaProducer", partial(SimProducer, self.network, self.cluster)),
             (kafka, "AIOKafkaConsumer", partial(SimConsumer, self.network, self.cluster)),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from streams.core.commands import CommitFrame, Leave
+from streams.core.commands import ApplyList, CommitFrame, Leave
 from streams.core.events import (
     Entry,
     Frame,
@@ -119,13 +119,15 @@ class Intake:
     """By (broker's time, writer epoch)."""
     leaves: dict[tuple[str, int], Leave]
     """By (member, n)."""
+    lists: dict[tuple[str, int], int]
+    """(Gateway, n) -> where the frames end that a list of it waits for; the least of several."""
     outcomes: dict[str, int]
     """Ref -> lsn of its outcome, where one record alone has that ref."""
 
 
 def read(place: Place, partition: int) -> Intake:
     """Everything of one partition."""
-    intake = Intake([entry for _, entry in place.journal(partition)], [], [], {}, {}, {}, {})
+    intake = Intake([entry for _, entry in place.journal(partition)], [], [], {}, {}, {}, {}, {})
     _read_keyed(place, partition, intake)
     _read_membership(place, partition, intake)
     for entry in intake.entries:
@@ -164,6 +166,8 @@ def _read_membership(place: Place, partition: int, intake: Intake) -> None:
                 intake.ticks.setdefault((record.timestamp, tick.writer_epoch), []).append((record, tick))
             case Leave() as leave:
                 intake.leaves[leave.member, leave.n] = leave
+            case ApplyList(gateway=gateway, n=n, frames_end=end):
+                intake.lists[gateway, n] = min(end, intake.lists.get((gateway, n), end))
             case _:
                 pass
 
@@ -185,14 +189,12 @@ def poison_left(place: Place, partition: int, origins: list[str]) -> Iterator[st
             yield f"{origin} was rejected and is not among the dead letters"
 
 
-def mistold(place: Place, partition: int) -> Iterator[str]:
+def mistold(intake: Intake) -> Iterator[str]:
     """What a person was shown as the answer of agents that can continue is the whole of it, once and in order; and a
     frame that names its run and epoch is stored for these alone."""
     told: dict[str, dict[int, FrameCommitted]] = {}
-    named = {
-        frame.ref: frame for _, frame in read(place, partition).frames if frame.ref and frame.run_epoch is not None
-    }
-    for _, entry in place.journal(partition):
+    named = {frame.ref: frame for _, frame in intake.frames if frame.ref and frame.run_epoch is not None}
+    for entry in intake.entries:
         match entry.event:
             case FrameCommitted(run_id=str(run_id)) as stored:
                 if stored.seq:
@@ -224,9 +226,8 @@ def _part_of(frame: Frame) -> str:
     return frame.text or json.loads(frame.data or '""')
 
 
-def broken(place: Place, partition: int, member_ttl_ms: int, *, clock_was_set: bool) -> Iterator[str]:
+def broken(intake: Intake, member_ttl_ms: int, *, clock_was_set: bool) -> Iterator[str]:
     """What the logs of one partition show."""
-    intake = read(place, partition)
     opened_at = 0
     for index, entry in enumerate(intake.entries):
         match entry.event:
@@ -272,16 +273,19 @@ def _too_early(intake: Intake, entry: Entry) -> Iterator[str]:
 
 
 def _left(intake: Intake, index: int, entry: Entry, left: MemberLeft) -> Iterator[str]:
-    leave = intake.leaves.get((left.member, left.n))
-    if leave is None or left.reason is not MoveReason.MEMBER_LEFT:
+    if left.reason not in {MoveReason.MEMBER_LEFT, MoveReason.MEMBER_DRAINED}:
         return
+    leave, what = intake.leaves.get((left.member, left.n)), "Leave"
+    end = 0 if leave is None else leave.frames_end
     for later in intake.entries[index:]:
         if later.timestamp != entry.timestamp:
             break
-        if isinstance(later.event, ListApplied):
-            return  # it was the gateway's list that it is not on
+        if isinstance(later.event, ListApplied) and later.event.gateway == left.gateway:
+            # It was the gateway's list that it is not on.
+            end, what = intake.lists.get((left.gateway, later.event.n), 0), "gateway's list"
     for record, frame in intake.frames:
-        if frame.member == left.member and record.offset < leave.frames_end:
+        if frame.member == left.member and record.offset < end:
             outcome = intake.outcomes.get(frame.ref or "", 0)
             if outcome > entry.lsn:
-                yield f"lsn {entry.lsn}: {left.member} left before its frame {record.offset}, which its Leave waits for"
+                which = f"its frame {record.offset}, which its {what} waits for"
+                yield f"lsn {entry.lsn}: {left.member} left before {which}"

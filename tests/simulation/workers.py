@@ -30,7 +30,6 @@ from tests.simulation.place import Place
 LIMIT_S = 2.0
 """Of a request to Kafka."""
 DRAIN_S = 4.0
-PROGRESS_EVERY_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,6 @@ class Worker:
         self._limits = limits
         self._settings = settings
         self._stop = asyncio.Event()
-        self._progress = 0
         self._balancer: Balancer | None = None
         place.loop.spawn(self.process, self._run())
 
@@ -99,7 +97,7 @@ class Worker:
             self.name,
             ttl_ms=self._settings.lease_ttl_ms,
             every_ms=self._settings.lease_heartbeat_ms,
-            progress=lambda: self._progress,
+            progress=lambda: self.process.steps,
             on_lost=self._lost,
         )
         try:
@@ -113,7 +111,6 @@ class Worker:
         self._balancer = balancer = Balancer(ports, lambda: reach.cut_off_s, drain_s=DRAIN_S)
         watch = self._watch(ports, ends, balancer)
         place.loop.spawn(self.heart, heartbeat.beat())
-        moving = asyncio.create_task(self._move())
         for service in (watch, reach, balancer):
             await service.start()
         await self._stop.wait()
@@ -124,7 +121,6 @@ class Worker:
         for service in (balancer, reach, watch):
             await service.stop()
         await heartbeat.stop()
-        moving.cancel()
         await closed(self.leases, outbox, ends)
         place.trace("drained")
         self.kill()
@@ -181,11 +177,6 @@ class Worker:
             lambda: sorted(balancer.sequencers),
             lambda _, partition: balancer.held_back(partition),
         )
-
-    async def _move(self) -> None:
-        while True:
-            self._progress += 1
-            await asyncio.sleep(PROGRESS_EVERY_S)
 
     def _lost(self, lease: Lease, why: str) -> None:
         if self._balancer is not None:
