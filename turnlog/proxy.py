@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import threading
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -23,7 +22,6 @@ from urllib.parse import quote
 
 import httpx
 
-from turnlog.backoff import Backoff
 from turnlog.credentials import Credentials
 from turnlog.errors import (
     AgentBusy,
@@ -31,18 +29,16 @@ from turnlog.errors import (
     Busy,
     ConversationNotFound,
     InvocationNotFound,
-    ProtocolViolation,
     SubmissionUncertain,
     TurnlogError,
     Unauthorized,
     Unavailable,
 )
+from turnlog.following import follow
 from turnlog.http import Http, NoAnswer, NotSent, Tries
-from turnlog.invocations import Event, Page, Record, event_in, page_in, record_in
+from turnlog.invocations import Event, Page, Record, page_in, record_in
 from turnlog.portal import Portal
-from turnlog.sse import EventParser
 from turnlog.tokens import checked
-from turnlog.viewer import check
 from turnlog.wire import base_url
 
 if TYPE_CHECKING:
@@ -317,56 +313,18 @@ class AgentProxy:
         params = {"after": after, "limit": limit}
         return page_in(checked(await self._read("GET", _path(thread, id, "/events"), params=params)))
 
-    async def events(
-        self,
-        thread: str,
-        id: str,  # noqa: A002
-        *,
-        after: int = 0,
-    ) -> AsyncGenerator[Event, None]:
+    def events(self, thread: str, id: str, *, after: int = 0) -> AsyncGenerator[Event, None]:  # noqa: A002
         """Its events behind the `after`th as they come, each once and in order, over lost connections, to its end."""
-        backoff = Backoff(first=0.1, most=5.0)
-        while True:
-            asked: float | None = None
-            try:
-                async with contextlib.aclosing(self._pushed(thread, id, after)) as pushed:
-                    async for event in pushed:
-                        if event is None:
-                            return
-                        if event.n <= after:
-                            continue  # it was seen
-                        if event.n > after + 1:
-                            break  # one is missing: ask again behind the last one
-                        after = event.n
-                        backoff.reset()
-                        yield event
-            except Unauthorized as error:
-                if error.code != "token_expired" or not self._credentials.renew():
-                    raise
-            except Unavailable as error:
-                asked = error.retry_after
-            except httpx.TransportError:
-                pass  # lost: go on behind the last one seen
-            record = await self.status(thread, id)
-            if record.ended and record.events <= after:
-                return
-            await asyncio.sleep(backoff.next(asked))
 
-    async def _pushed(self, thread: str, id: str, after: int) -> AsyncGenerator[Event | None, None]:  # noqa: A002
-        """One connection's events; None: there are no more."""
-        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after), **await self._credentials.headers()}
-        response = await self._http.stream(_path(thread, id, "/stream"), headers=headers)
-        try:
-            await check(response)
-            parser = EventParser()
-            async for chunk in response.aiter_bytes():
-                for event in parser.feed(chunk):
-                    if event.id is None and event.event in {"end", "done"}:
-                        yield None
-                        return
-                    yield event_in(_json(event.data))
-        finally:
-            await response.aclose()
+        async def connect(seen: int) -> httpx.Response:
+            headers = {"Accept": "text/event-stream", "Last-Event-ID": str(seen), **await self._credentials.headers()}
+            return await self._http.stream(_path(thread, id, "/stream"), headers=headers)
+
+        async def ended(seen: int) -> bool:
+            record = await self.status(thread, id)
+            return record.ended and record.events <= seen
+
+        return follow(connect, ended, self._credentials.renew, after=after)
 
     # ------------------------------------------------------------------------------------------------ ending
     async def cancel(self, thread: str, id: str, *, reason: str | None = None) -> Record:  # noqa: A002
@@ -438,15 +396,3 @@ def _deadline_ms(deadline: float | None) -> int | None:
     if deadline is not None and deadline != 0 and not least <= deadline <= most:
         raise ValueError(f"deadline: {least:g} to {most:g} seconds, or 0 for none")
     return None if deadline is None else round(deadline * 1000)
-
-
-def _json(data: str) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-    except ValueError as error:
-        raise ProtocolViolation(
-            "the event stream holds an event whose data is not JSON", code="bad_response"
-        ) from error
-    if not isinstance(value, dict):
-        raise ProtocolViolation("the event stream holds an event that is not an object", code="bad_response")
-    return value
