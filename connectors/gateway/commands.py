@@ -20,6 +20,8 @@ from streams.core.commands import (
     CloseConversation,
     Command,
     CommitTurn,
+    HandBack,
+    HandOver,
     OpenConversation,
     ReleaseRun,
     ReopenConversation,
@@ -128,6 +130,33 @@ class Commands:
         """Open it again; reopening an open one changes nothing. Raises `ProtocolError`."""
         command = ReopenConversation(
             at=0, timestamp=0, ref=self._mint(), conversation_id=conversation_id, by=by, id=str(uuid4())
+        )
+        await self._ask(command, headers)
+
+    async def hand_over(self, conversation_id: str, *, by: str, to: str, reason: str, headers: Headers = ()) -> None:
+        """A human answers from here on; one that is handed over already stays so. Raises `ProtocolError`."""
+        command = HandOver(
+            at=0,
+            timestamp=0,
+            ref=self._mint(),
+            conversation_id=conversation_id,
+            by=by,
+            to=to,
+            reason=reason,
+            id=str(uuid4()),
+        )
+        await self._ask(command, headers)
+
+    async def hand_back(self, conversation_id: str, *, by: str, reason: str, headers: Headers = ()) -> None:
+        """Agents answer again; one that is not handed over stays so. Raises `ProtocolError`."""
+        command = HandBack(
+            at=0,
+            timestamp=0,
+            ref=self._mint(),
+            conversation_id=conversation_id,
+            by=by,
+            reason=reason,
+            id=str(uuid4()),
         )
         await self._ask(command, headers)
 

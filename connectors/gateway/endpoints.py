@@ -228,6 +228,16 @@ def _data(kind: str, meaning: str, fields: Fields) -> Fields:
 
 
 ONE_CONVERSATION: Final = _data("object", "the conversation", TENANT_CONVERSATION)
+HANDED_BY: Final = {
+    "by": Field("string", "who does it, for the journal; `tenant` when absent"),
+    "reason": Field("string", "why, for people: at most 1,000 characters"),
+}
+HANDED_TO: Final = HANDED_BY | {"to": Field("string", "who answers from here on; `human` when absent")}
+HANDED_ANSWER: Final = _data(
+    "object",
+    "the conversation",
+    TENANT_CONVERSATION | {"handed_over": Field("boolean", "whether a human answers", required=True)},
+)
 
 OPERATIONS: Final = (
     Operation(
@@ -319,6 +329,22 @@ OPERATIONS: Final = (
     Operation("get", TENANT, "One conversation", API_KEY, answer=ONE_CONVERSATION),
     Operation("post", f"{TENANT}/close", "Close it", API_KEY, answer=ONE_CONVERSATION),
     Operation("post", f"{TENANT}/reopen", "Open it again", API_KEY, answer=ONE_CONVERSATION),
+    Operation(
+        "post",
+        f"{TENANT}/handover",
+        "A human answers from here on: no agent is heard until it is handed back",
+        API_KEY,
+        body=HANDED_TO,
+        answer=HANDED_ANSWER,
+    ),
+    Operation(
+        "post",
+        f"{TENANT}/handback",
+        "Agents answer what is said from here on",
+        API_KEY,
+        body=HANDED_BY,
+        answer=HANDED_ANSWER,
+    ),
     Operation(
         "post",
         f"{TENANT}/activities",

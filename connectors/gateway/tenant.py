@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PREFIX = "/api/v1"
 STATUSES = {"active": "open", "open": "open", "closed": "closed"}
+REASON_MAX = 1_000
 SHOWN_STATUS = {"open": "active", "closed": "closed"}
 
 
@@ -34,6 +35,8 @@ def routes(gateway: Gateway) -> list[Route]:
         http.route(gateway, one, get_conversation),
         http.route(gateway, f"{one}/close", close_conversation, method="POST"),
         http.route(gateway, f"{one}/reopen", reopen_conversation, method="POST"),
+        http.route(gateway, f"{one}/handover", hand_over, method="POST"),
+        http.route(gateway, f"{one}/handback", hand_back, method="POST"),
         http.route(gateway, f"{one}/activities", post_activity, method="POST"),
         http.route(gateway, f"{one}/activities", list_activities),
     ]
@@ -88,6 +91,41 @@ async def reopen_conversation(gateway: Gateway, request: Request) -> Response:
     info = await gateway.conversation(conversation_id(request))
     await gateway.commands.reopen_conversation(info.id, "tenant", http.trace_headers(request))
     return json_response({"data": {**_shown(info), "status": "active"}})
+
+
+async def hand_over(gateway: Gateway, request: Request) -> Response:
+    """A human answers from here on: no agent is heard until it is handed back."""
+    await need_api_key(gateway, request)
+    body = await json_body(request)
+    info = await gateway.conversation(conversation_id(request))
+    by, reason, headers = _named(body, "by"), _reason(body), http.trace_headers(request)
+    await gateway.commands.hand_over(info.id, by=by, to=_named(body, "to", "human"), reason=reason, headers=headers)
+    return json_response({"data": {**_shown(info), "handed_over": True}})
+
+
+async def hand_back(gateway: Gateway, request: Request) -> Response:
+    """Agents answer what is said from here on."""
+    await need_api_key(gateway, request)
+    body = await json_body(request)
+    info = await gateway.conversation(conversation_id(request))
+    headers = http.trace_headers(request)
+    await gateway.commands.hand_back(info.id, by=_named(body, "by"), reason=_reason(body), headers=headers)
+    return json_response({"data": {**_shown(info), "handed_over": False}})
+
+
+def _named(body: dict[str, Any], field: str, otherwise: str = "tenant") -> str:
+    """Who; `otherwise` where the body does not say."""
+    name = optional(body, field, str) or otherwise
+    if not 0 < len(name) <= MAX_ID:
+        raise ProtocolError("invalid_message", f"{field}: a string of 1 to {MAX_ID} characters")
+    return name
+
+
+def _reason(body: dict[str, Any]) -> str:
+    reason = optional(body, "reason", str) or ""
+    if len(reason) > REASON_MAX:
+        raise ProtocolError("invalid_message", f"reason: at most {REASON_MAX} characters")
+    return reason
 
 
 async def post_activity(gateway: Gateway, request: Request) -> Response:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,14 +25,15 @@ from ops.cli.common import (
     show_rows,
     translated_failures,
 )
-from ops.cli.errors import CommandFailed
+from ops.cli.errors import NEGATIVE, CommandFailed
 
 if TYPE_CHECKING:
+    from ops.handover import Outcome
     from streams.settings import Settings
 
 app = typer.Typer(
     name="conversation",
-    help="What was said, who owned it, and what is open.",
+    help="What was said, who owned it, and what is open; hand it to a human and back.",
     no_args_is_help=True,
 )
 
@@ -41,6 +45,8 @@ class Status(StrEnum):
     CLOSED = "closed"
 
 
+ByOption = Annotated[str | None, typer.Option("--by", help="Who wants it, for the journal.  [default: your user]")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the journal.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the conversation.")]
 COLUMNS = ("id", "channel", "participant", "status", "head_seq", "updated_at", "partition")
 
@@ -93,6 +99,86 @@ def show(
     if found is None:
         raise CommandFailed(f"there is no conversation {conversation}")
     show_document(found, output)
+
+
+@app.command("handover")
+def handover(
+    conversation: IdArgument,
+    to: Annotated[str, typer.Option("--to", help="Who answers from here on, for people and the journal.")] = "human",
+    by: ByOption = None,
+    reason: ReasonOption = "operator",
+    kafka: KafkaOption = None,
+    postgres: PostgresOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Hand a conversation to a human: from then on no agent is heard in it until it is handed back.
+
+    Open runs end, and their agents are told to stop. What the person says is stored and opens no run. Handing over
+    what is handed over already changes nothing. Returns once it is committed.
+
+    Exit code 1 if there is no such conversation, or it is closed.
+
+    Example:
+
+      turnlog conversation handover 6f9619ff-8b86-d011-b42d-00c04fc964ff --to "Eve, second line"
+    """
+    settings = settings_from(kafka, postgres, namespace)
+    with translated_failures(), _in_time():
+        from ops.handover import hand_over
+
+        who = by or getpass.getuser()
+        outcome = asyncio.run(hand_over(settings, conversation, by=who, to=to, reason=reason))
+    _handed(conversation, outcome, output, handed_over=True)
+
+
+@app.command("handback")
+def handback(
+    conversation: IdArgument,
+    by: ByOption = None,
+    reason: ReasonOption = "operator",
+    kafka: KafkaOption = None,
+    postgres: PostgresOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Give a conversation back to agents: they answer what is said from then on, and nothing of what was said before.
+
+    Exit code 1 if there is no such conversation, or it is closed.
+
+    Example:
+
+      turnlog conversation handback 6f9619ff-8b86-d011-b42d-00c04fc964ff
+    """
+    settings = settings_from(kafka, postgres, namespace)
+    with translated_failures(), _in_time():
+        from ops.handover import hand_back
+
+        outcome = asyncio.run(hand_back(settings, conversation, by=by or getpass.getuser(), reason=reason))
+    _handed(conversation, outcome, output, handed_over=False)
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise CommandFailed(
+            "no worker has decided it in time; it may be decided yet. `turnlog lease list` shows who writes"
+        ) from None
+
+
+def _handed(conversation: str, outcome: Outcome, output: Output, *, handed_over: bool) -> None:
+    from streams.core.events import Duplicate, Refused
+
+    if isinstance(outcome, Refused):
+        raise CommandFailed(f"{outcome.reason}: {outcome.detail}", NEGATIVE)
+    already = isinstance(outcome, Duplicate)
+    if output is not Output.TABLE:
+        emit({"conversation": conversation, "handed_over": handed_over, "already": already})
+        return
+    what = "is with a human" if handed_over else "is with agents"
+    progress(f"{conversation} {what}{' already' if already else ''}")
 
 
 @app.command("timeline")

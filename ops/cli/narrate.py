@@ -9,6 +9,8 @@ import msgspec
 from ops.cli.common import told_time
 from streams.core.events import (
     ConversationClosed,
+    ConversationHandedBack,
+    ConversationHandedOver,
     ConversationOpened,
     ConversationReopened,
     Duplicate,
@@ -16,12 +18,15 @@ from streams.core.events import (
     Event,
     FrameCommitted,
     OwnerChanged,
+    PersonFrameCommitted,
     Refused,
     RunEnded,
     RunMoved,
     RunOpened,
     RunStarted,
     TurnCommitted,
+    TurnEdited,
+    TurnRegenerated,
     TurnUnassigned,
 )
 from streams.core.runs import ASK_CLOSED, STREAM_CLOSED
@@ -65,6 +70,12 @@ def sentence(event: Event) -> str:  # noqa: C901, PLR0911, PLR0912 -- one branch
         case ConversationClosed() | ConversationReopened():
             done = "closed" if isinstance(event, ConversationClosed) else "reopened"
             return f"the conversation is {done} by {event.by}"
+        case ConversationHandedOver():
+            return f"{event.by} hands the conversation to {event.to}: no agent is heard ({event.reason})"
+        case ConversationHandedBack():
+            return f"{event.by} gives the conversation back to agents ({event.reason})"
+        case PersonFrameCommitted() | TurnEdited() | TurnRegenerated():
+            return _person(event)
         case _:
             return type(event).__name__
 
@@ -76,6 +87,16 @@ def _turn(event: TurnCommitted) -> str:
     waits = f"; waits for an agent of {', '.join(event.waiting)}" if event.waiting else ""
     to = f" → {', '.join(given)}" if given else ""
     return f"{event.turn.sender} says: {_short(event.turn.text or event.turn.data or event.turn.type)}{to}{waits}"
+
+
+def _person(event: PersonFrameCommitted | TurnEdited | TurnRegenerated) -> str:
+    if isinstance(event, PersonFrameCommitted):
+        given = [f"{each.member} in {each.group}" for each in event.to]
+        return f"{event.sender} sends {event.frame.type}" + (f" → {', '.join(given)}" if given else "")
+    dropped = f"; superseded: {_listed(event.superseded)}" if event.superseded else ""
+    if isinstance(event, TurnEdited):
+        return f"{event.by} changes turn {event.turn_seq} to: {_short(event.text or event.data or '')}{dropped}"
+    return f"{event.by} wants another answer to turn {event.turn_seq}{dropped}"
 
 
 def _unassigned(event: TurnUnassigned) -> str:
@@ -93,7 +114,9 @@ def _frame(event: FrameCommitted) -> str:
 
 def _turn_of(run_id: str | None) -> str:
     """The turn's seq in a run's id, `<conversation>/<seq>/<group>`; a group may hold slashes, a seq is digits."""
-    return next((part for part in (run_id or "").split("/")[1:] if part.isdecimal()), "?")
+    return next(
+        (part for part in (each.partition("~")[0] for each in (run_id or "").split("/")[1:]) if part.isdecimal()), "?"
+    )
 
 
 def _listed(seqs: tuple[int, ...]) -> str:

@@ -12,6 +12,8 @@ from referencing import Registry, Resource
 BASE = "https://converger.aimtune.dev/schemas/protocol/v1/"
 # Frames of ours to agents: what only an agent gets has no schema in the public copy.
 AGENT_ONLY = frozenset({"abort", "adopted", "resume_part"})
+# Frames of people that agents are given as they came.
+PASSED_ON = frozenset({"resume", "genui_event", "client_tools", "client_skills", "survey"})
 # And to people whose client asked for it in its hello.
 ASKED_FOR = frozenset({"superseded"})
 
@@ -44,7 +46,10 @@ class WireSchemas:
         enveloped = "frame" in frame and "type" not in frame
         if (enveloped and not _has_schema(frame["frame"])) or frame.get("type") in ASKED_FOR:
             return
-        errors = self.errors("s2c-envelope" if enveloped else "s2c", frame)
+        if enveloped and frame["frame"]["type"] in PASSED_ON:
+            errors = self.errors("c2s", frame["frame"])
+        else:
+            errors = self.errors("s2c-envelope" if enveloped else "s2c", frame)
         assert not errors, f"{frame}: {errors}"
 
 

@@ -311,11 +311,14 @@ class UserSession(Session):
                 self._transient(entry)
 
     def _taken(self, entry: Entry, event: PersonFrameCommitted | TurnEdited | TurnRegenerated) -> None:
-        """It was this connection's, perhaps: then it is acknowledged."""
+        """It was this connection's, perhaps: then it is acknowledged. Clients need a seq in an ack: what has none gets
+        that of the turn that it is about, or the one up to which this connection was shown everything."""
         client_id = self._pending.pop(event.ref, None) if event.ref is not None else None
-        if client_id is not None:
-            stored = ack(client_id, message_id=message_id_of(event), seq=event.seq, timestamp=entry.timestamp)
-            self._write(stored)
+        if client_id is None:
+            return
+        about = event.seq if isinstance(event, PersonFrameCommitted) else event.turn_seq
+        seq = about or self._viewer.delivered
+        self._write(ack(client_id, message_id=message_id_of(event), seq=seq, timestamp=entry.timestamp))
 
     def _transient(self, entry: Entry) -> None:
         if self._viewer.phase is Phase.LIVE:
@@ -363,7 +366,13 @@ class UserSession(Session):
         client_id = self._pending.pop(event.ref)
         if client_id is not None:
             self._write(
-                ack(client_id, message_id=event.id, seq=event.of_seq, timestamp=event.of_timestamp, duplicate=True)
+                ack(
+                    client_id,
+                    message_id=event.id,
+                    seq=event.of_seq or self._viewer.delivered,  # as in `_taken`
+                    timestamp=event.of_timestamp,
+                    duplicate=True,
+                )
             )
 
     def _load(self) -> None:

@@ -48,7 +48,7 @@ AGENT_GETS_IN: Final = (
         written.Adopted,
         written.ResumePart,
     ),
-    *(taken.Resume, taken.GenuiEvent, taken.ClientTools, taken.ClientSkills, taken.Survey, taken.Regenerate),
+    *(taken.Resume, taken.GenuiEvent, taken.ClientTools, taken.ClientSkills, taken.Survey),
 )
 # What a message of each type has as `data`; any other type is a renderer's own.
 _MESSAGE_DATA: Final = {

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from connectors.gateway.protocol.parse import UNSUPPORTED
 from tests.support.gateway_world import Peer, Served, World, bearer, serve, settings_for
 from tests.unit.gateway.conftest import SCHEMAS, own_frames
 from tests.unit.gateway.test_agents import answer
@@ -129,7 +128,6 @@ async def test_the_session_of_a_channels_agent(world: World) -> None:
             await answered(agent, frame_of(name, 7))
 
 
-@pytest.mark.skipif("resume" in UNSUPPORTED, reason="`resume` is not served yet")
 async def test_the_session_of_a_mekik_client(world: World) -> None:
     """It says neither `protocol` nor `clientId`. The example's last answer, `busy`, is of a channel that rejects."""
     name = "session-mekik-bot.json"
@@ -167,7 +165,7 @@ INVALID = examples("invalid.json")
 CODES = {
     "clientId charset": "invalid_message",
     "text turn without data.text": "invalid_message",
-    "resume without answers": "bad_request" if "resume" in UNSUPPORTED else "invalid_message",
+    "resume without answers": "invalid_message",
     "a client cannot send a server frame type": "bad_request",
     "an envelope has no type": "bad_request",
 }

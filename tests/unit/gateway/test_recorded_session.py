@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectors.gateway.protocol import limits, resume, viewer
-from connectors.gateway.protocol.parse import UNSUPPORTED
+from connectors.gateway.protocol.parse_person import MODELS
 from tests.support.gateway_world import Peer, Served, World, bearer, serve, settings_for
 from tests.unit.gateway.conftest import SCHEMAS, own_frames, server_frames
 
@@ -29,10 +29,10 @@ WITHOUT_SCHEMA |= {"genui_components", "skills", "drain", "refuse"}
 
 # Types that other tests show, by side.
 ELSEWHERE: dict[str, Set[str]] = {
-    "person-to-server": UNSUPPORTED,
-    "agent-to-server": set(),
+    "person-to-server": MODELS.keys(),
+    "agent-to-server": {"refuse"},
     "server-to-person": set(),
-    "server-to-agent": UNSUPPORTED & {"resume", "genui_event", "client_tools", "client_skills", "survey", "regenerate"},
+    "server-to-agent": {"resume", "genui_event", "client_tools", "client_skills", "survey"},
 }
 
 Record = list[tuple[str, dict[str, Any]]]
