@@ -70,5 +70,6 @@ async def _send(settings: Settings, command: HandOver | HandBack, partition: int
 
 
 def _outcome(event: Event, ref: str | None) -> Outcome | None:
-    is_one = isinstance(event, ConversationHandedOver | ConversationHandedBack | Duplicate | Refused)
-    return event if is_one and event.ref == ref else None
+    if isinstance(event, ConversationHandedOver | ConversationHandedBack | Duplicate | Refused) and event.ref == ref:
+        return event
+    return None

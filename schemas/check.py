@@ -148,7 +148,7 @@ def _read_by(reader: Version, writer: Version, golden: Golden) -> str | None:
     if golden.branch is not None and golden.branch not in envelope_branches(reader.schema):
         return None  # kept raw by readers that do not know it
     try:
-        got = schemaless_reader(
+        got: Any = schemaless_reader(
             BytesIO(golden.body), writer.schema.parsed, reader.schema.parsed, return_record_name=True
         )
     except UNREADABLE as error:

@@ -310,7 +310,7 @@ def _frame(conversation_id: str, line: _Line) -> Event:
 
 def _update(conversation_id: str, line: _Line) -> Event:
     data = msgspec.json.decode(line.data or "{}")
-    place = {"conversation_id": conversation_id, "seq": line.seq, "by": line.sender, "id": line.id}
+    place: dict[str, Any] = {"conversation_id": conversation_id, "seq": line.seq, "by": line.sender, "id": line.id}
     match data.get("status"):
         case "closed":
             return ConversationClosed(**place, reason=data.get("reason", ""))

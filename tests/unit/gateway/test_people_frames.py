@@ -136,9 +136,14 @@ async def test_interactions_and_declared_tools_reach_the_owner_unchanged(served:
     conversation, token = await served.conversation()
     async with served.agent() as agent, served.socket(token, {"conversationId": conversation}) as person:
         await person.until("welcome")
-        event = {"type": "genui_event", "streamId": "s", "eventType": "submit", "payload": {"a": [1, None]}}
-        tools = {"type": "client_tools", "tools": [{"name": "pick_date"}]}
-        skills = {"type": "client_skills", "skills": []}
+        event: dict[str, Any] = {
+            "type": "genui_event",
+            "streamId": "s",
+            "eventType": "submit",
+            "payload": {"a": [1, None]},
+        }
+        tools: dict[str, Any] = {"type": "client_tools", "tools": [{"name": "pick_date"}]}
+        skills: dict[str, Any] = {"type": "client_skills", "skills": []}
         for frame in (event, tools, skills):
             await person.send(frame)
             assert await agent.until(frame["type"]) == frame
