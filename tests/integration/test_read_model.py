@@ -11,12 +11,23 @@ import psycopg
 import pytest
 
 from streams.core.commands import Drain
-from streams.core.events import Entry, FrameCommitted, MemberJoined, RunEnded, RunMoved, TurnCommitted
+from streams.core.events import (
+    ConversationHandedBack,
+    ConversationHandedOver,
+    Entry,
+    FrameCommitted,
+    MemberJoined,
+    PersonFrameCommitted,
+    RunEnded,
+    RunMoved,
+    TurnCommitted,
+)
 from streams.fence.migrate import migrate
 from streams.fence.port import Fenced
 from streams.projector.read import InvalidCursor, ReadModel
 from streams.projector.rows import Rows
 from streams.projector.store import Position, PostgresProjection
+from tests.support.partition_world import World
 from tests.support.story import GROUP, Story, long_story
 
 TABLES = ("conversations", "transcript", "runs", "owners", "members", "projector_positions", "run_checkpoints")
@@ -108,6 +119,33 @@ async def test_a_transcript_is_gap_free_and_gives_the_journals_events(
                 assert activity.entry.event.run_epoch == entry.event.run_epoch
             else:
                 assert activity.entry.event == entry.event
+
+
+async def test_an_edit_a_survey_and_a_handover_are_shown_as_the_journal_has_them(
+    projection: PostgresProjection, model: ReadModel
+) -> None:
+    world = World()
+    world.join("a", settle=True)
+    world.open()
+    world.say("Where is ORD-42?")
+    world.run("a", "started", delivered=1)
+    world.send("a", id="answer", client_id="m1")
+    world.run("a", "finished")
+    turn = world.of(TurnCommitted)[0].turn.id
+    world.edit(turn, "Where is ORD-43?", data='{"text":"Where is ORD-43?","lang":"en"}')
+    world.person("survey", data='{"rating":5}')
+    world.hand_over()
+    world.hand_back()
+    await project(projection, world.journal, (3,))
+    said, answer, survey, over, back = [each.entry.event for each in await model.activities("c", 0, 10)]
+    assert isinstance(said, TurnCommitted)
+    assert (said.turn.text, said.turn.data) == ("Where is ORD-43?", '{"text":"Where is ORD-43?","lang":"en"}')
+    assert isinstance(answer, FrameCommitted)
+    assert await model.superseded("c", 10) == [answer.seq]
+    assert isinstance(survey, PersonFrameCommitted)
+    assert (survey.frame.type, survey.frame.data, survey.sender) == ("survey", '{"rating":5}', "ann")
+    assert over == msgspec.structs.replace(world.of(ConversationHandedOver)[0], ref=None)
+    assert back == msgspec.structs.replace(world.of(ConversationHandedBack)[0], ref=None)
 
 
 async def test_what_a_lost_owner_left_half_done_is_marked(projection: PostgresProjection, model: ReadModel) -> None:
