@@ -21,7 +21,7 @@ from streams.core.ownership import adopter, owner_of
 from streams.core.policies import open_in, rejecting
 from streams.core.refusing import next_in_rank
 from streams.core.routing import ENQUEUE, INTERRUPT, NOBODY, Plan, plan_of
-from streams.core.runs import claimants_of, may_continue, waits_for_room
+from streams.core.runs import claimants_of, is_kept, may_continue, waits_for_room
 from streams.core.state import Conversation, Partition, Run
 from streams.core.timeouts import heir_of_adopter
 
@@ -133,6 +133,8 @@ class Owners:
         else:
             if moved.reason is MoveReason.ADOPT_TIMEOUT:
                 yield from self._timed_out(entry, moved, run)
+            elif moved.to_member is None and run.member is not None and is_kept(self._state, run):
+                pass  # for the process that had it
             elif moved.reason is MoveReason.REFUSED:
                 yield from self._refused(entry, moved, run)
             else:

@@ -63,6 +63,9 @@ LIST_WANTED_AGAIN_MS: Final = 2000
 LISTED: Final = "listed"
 """Reason of a drain that a partition learned of from its gateway's list."""
 
+LEFT: Final = "left"
+"""Reason of a leave whose process closed its connection itself: it is done."""
+
 MEMBERS: Final = "members"
 CONFIG: Final = "config"
 
@@ -95,7 +98,11 @@ def decide_leave(state: Partition, command: Leave) -> list[Event]:
     member = state.members.get(command.member)
     if command.n != _count_of(state, command.gateway) + 1 or member is None or member.gateway != command.gateway:
         return _want_list(state, command.gateway)
-    change = Change(left=[member], reason=_LEAVE_REASONS.get(command.reason, MoveReason.MEMBER_LEFT))
+    change = Change(
+        left=[member],
+        reason=_LEAVE_REASONS.get(command.reason, MoveReason.MEMBER_LEFT),
+        may_return=command.reason != LEFT,
+    )
     return _decide_change(state, command.gateway, command.n, change, command.at)
 
 

@@ -21,7 +21,7 @@ from streams.core.events import MoveReason, OwnerChanged, RunEnded, RunOpened, R
 from streams.core.ids import channel_of_group, run_id
 from streams.core.ownership import adopter, choose
 from streams.core.routing import DELIVER, INTERRUPT
-from streams.core.runs import INTERRUPTED, adopt, claimants_of, lose_owner, may_be_adopted
+from streams.core.runs import INTERRUPTED, adopt, claimants_of, is_kept, lose_owner, may_be_adopted
 from streams.core.state import Conversation, Member, Partition, Run
 
 
@@ -43,6 +43,8 @@ class Change(msgspec.Struct):
     """Known ones that their gateway's list says drain; a newcomer that does says so itself."""
     left: list[Member] = []
     reason: MoveReason = MoveReason.MEMBER_LEFT
+    may_return: bool = True
+    """Their processes did not say that they are done: a connection was lost, or ended by its gateway."""
 
 
 class Placement:
@@ -53,6 +55,7 @@ class Placement:
         self._draft = draft
         self._at = at
         self._reason = change.reason
+        self._may_return = change.may_return
         self._left = {member.id for member in change.left}
         self._watermarks = {member.id: watermarks for member, watermarks in change.joined}
         self._gained = dict.fromkeys(member.group for member, _ in change.joined)
@@ -111,10 +114,19 @@ class Placement:
         if claimants and may_be_adopted(run) and not run.cancelling:
             adopt(self._draft, conversation, run, adopter([roster[id_] for id_ in claimants], conversation.id), reason)
             return
+        if run.member is None and is_kept(self._state, run):
+            return  # for the process that had it
         owner = choose(roster.values(), conversation.id, self._at)
-        to = None if owner is None else roster[owner]
-        can_wait = run.group not in self._each
-        lose_owner(self._state, self._draft, conversation, run, to=to, reason=reason, can_wait=can_wait)
+        lose_owner(
+            self._state,
+            self._draft,
+            conversation,
+            run,
+            to=None if owner is None else roster[owner],
+            reason=reason,
+            can_wait=run.group not in self._each,
+            may_return=self._may_return,
+        )
 
     def _open_waiting(self, conversation: Conversation, channel: str, group: str) -> None:
         turns = conversation.waiting.get(channel, ())

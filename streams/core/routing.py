@@ -74,6 +74,8 @@ class Channel(msgspec.Struct, frozen=True):
     `interrupt`."""
     busy: str = "wait"
     """What becomes of a turn that every member of its group refused: `wait` or `refuse`."""
+    grace_ms: int = 30_000
+    """An invocation whose member's connection was lost is kept this long for its process to come back: 30 s."""
     groups: dict[str, GroupSettings] = {}
     """Per named group, by its name without the channel, what differs there."""
 
@@ -105,6 +107,7 @@ class GroupRules(msgspec.Struct, frozen=True):
     begin_ms: int
     wait_ms: int
     interrupt_ttl_ms: int
+    grace_ms: int
 
     @property
     def plain(self) -> bool:
@@ -145,6 +148,7 @@ class Config(msgspec.Struct):
             begin_ms=channel.begin_ms,
             wait_ms=channel.wait_ms,
             interrupt_ttl_ms=channel.interrupt_ttl_ms,
+            grace_ms=channel.grace_ms,
         )
 
     def channel(self, channel: str) -> Channel:

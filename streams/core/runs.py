@@ -106,9 +106,10 @@ def has_open_work(run: Run) -> bool:
 
 
 def is_answered(run: Run) -> bool:
-    """It has a committed message and left nothing open: giving it again would answer it twice."""
+    """It has a committed message and left nothing open: giving it again would answer it twice. Whoever calls an agent
+    waits for its end, not for a message."""
     progress = run.progress
-    return progress is not None and progress.messages > 0 and not has_open_work(run)
+    return run.invocation is None and progress is not None and progress.messages > 0 and not has_open_work(run)
 
 
 def close_open_work(
@@ -251,16 +252,20 @@ def lose_owner(
     to: Member | None,
     reason: MoveReason,
     can_wait: bool = True,
+    may_return: bool = False,
 ) -> None:
     """The run's member is gone (or never got to work): give the run to `to`, who does not have the turn, or end it.
 
     `to` None: the group is empty; the run waits unless it is to end anyway, or `can_wait` is False (a group that
     cannot have another member). What is open stays open while it waits, for the member's process may come back and go
-    on. A run that has a message and nothing open waits only when its member would have said that it is over: one that
+    on. So it may where an invocation is executed once: its claim is kept for that (`may_return`), and nobody else gets
+    it. A run that has a message and nothing open waits only when its member would have said that it is over: one that
     can continue ends its runs itself.
     """
     if run.cancelling:
         end(draft, conversation, run, RunStatus.CANCELLED, CANCELLED)
+    elif may_return and can_wait and run.member is not None and is_kept(state, run):
+        move(draft, conversation, run, to=None, reason=reason)
     elif (run.member is not None or run.progress is not None) and on_owner_loss(state, run) == FAIL:
         end(draft, conversation, run, RunStatus.OWNER_GONE, "owner_gone")
     elif to is not None:
@@ -323,9 +328,13 @@ def _due_unwatched(state: Partition, run: Run, rules: GroupRules) -> int | None:
         asks = run.progress is not None and run.progress.asks and run.member is not None
         if asks and run.progress is not None:
             return max(run.progress.asked_at, state.restarted_at) + rules.interrupt_ttl_ms
-        return max(run.adopted_at, state.restarted_at) + rules.adopt_ms
+        # What is given to no other may be silent for as long as work may be.
+        patience_ms = rules.watchdog_ms if is_kept(state, run) else rules.adopt_ms
+        return max(run.adopted_at, state.restarted_at) + patience_ms
     if run.queued:
         return None
+    if run.member is None and is_kept(state, run):
+        return max(run.placed_at, state.restarted_at) + rules.grace_ms
     if waits_for_room(state, run):
         return max(run.placed_at, state.restarted_at) + TRY_AGAIN_MS
     limit = rules.wait_ms if run.member is None else rules.begin_ms
@@ -334,7 +343,17 @@ def _due_unwatched(state: Partition, run: Run, rules: GroupRules) -> int | None:
 
 def waits_for_room(state: Partition, run: Run) -> bool:
     """Nobody holds it though its group has members: each of them refused it."""
-    return run.member is None and not run.queued and run.group in state.groups
+    return run.member is None and not run.queued and run.group in state.groups and not is_kept(state, run)
+
+
+def is_kept(state: Partition, run: Run) -> bool:
+    """Once nobody holds it, it is kept for the process that had it, and given to no other."""
+    return (
+        run.invocation is not None
+        and on_owner_loss(state, run) == FAIL
+        and state.config.group(run.group).grace_ms > 0
+        and not run.queued
+    )
 
 
 # ------------------------------------------------------------------------------------------------ evolve

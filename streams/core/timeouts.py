@@ -5,7 +5,7 @@ from __future__ import annotations
 from streams.core.draft import Draft
 from streams.core.events import MoveReason, RunStatus
 from streams.core.ownership import owner_of
-from streams.core.runs import due, end, give, is_answered, lose_owner, waits_for_room
+from streams.core.runs import due, end, give, is_answered, is_kept, lose_owner, waits_for_room
 from streams.core.state import Conversation, Member, Partition, Run
 
 
@@ -29,6 +29,8 @@ def _time_out(state: Partition, draft: Draft, conversation: Conversation, run: R
         end(draft, conversation, run, RunStatus.TIMED_OUT, "interrupt_expired")
     elif run.deadline_at and at >= run.deadline_at and (run.progress is None or not run.progress.paused_at):
         end(draft, conversation, run, RunStatus.TIMED_OUT, "deadline")
+    elif run.member is None and is_kept(state, run):
+        end(draft, conversation, run, RunStatus.OWNER_GONE, "owner_gone")
     elif waits_for_room(state, run):
         owner = owner_of(state, run.group, conversation.id, at)
         give(state, draft, conversation, run, to=state.members[owner or ""], reason=MoveReason.REFUSED)

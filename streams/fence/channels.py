@@ -122,6 +122,7 @@ class Channel(_Strict):
     deadline_ms: int = Field(0, ge=0, le=24 * HOUR_MS)
     policy: Policy = Policy.DELIVER
     busy: Busy = Busy.WAIT
+    grace_ms: int = Field(30_000, ge=0, le=HOUR_MS)
     groups: dict[GroupName, GroupSettings] = {}
 
 

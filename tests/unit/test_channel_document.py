@@ -38,6 +38,7 @@ def test_defaults_are_written_out() -> None:
         "deadline_ms": 0,
         "policy": "deliver",
         "busy": "wait",
+        "grace_ms": 30_000,
         "groups": {},
     }
     assert agents["group_settle_ms"] == 0

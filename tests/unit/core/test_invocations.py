@@ -235,11 +235,65 @@ def test_it_is_where_it_or_its_group_says_so(agents: dict[str, Any], terms: dict
     assert ("RunMoved" in [type(event).__name__ for event in world.leave("a")]) is moves
 
 
+def test_a_message_is_not_yet_its_end() -> None:
+    world = called(retry=True)
+    world.send("a", run=RUN, epoch=1)
+    world.join("b", settle=True)
+    moved = world.leave("a")[-1]
+    assert isinstance(moved, RunMoved)
+    assert (moved.to_member, moved.superseded) == ("b", (2,))
+    world = called(deadline_ms=0)
+    world.send("a", run=RUN, epoch=1)
+    assert end_of(world.pass_time(301_000)) == (RunStatus.TIMED_OUT, "watchdog")
+    world = called()
+    world.send("a", run=RUN, epoch=1)
+    assert end_of(world.leave("a")) == (RunStatus.OWNER_GONE, "owner_gone")
+
+
 def test_a_gateway_that_is_given_up_is_its_owners_end_and_nothing_less() -> None:
     world = called()
     world.pass_time(60_000)
     assert not world.of(RunEnded), "a process that is silent is not gone for that"
-    assert end_of(world.expire("gw-1")) == (RunStatus.OWNER_GONE, "owner_gone")
+    world.join("b", gateway="gw-2", settle=True)
+    world.expire("gw-1")
+    assert not world.of(RunEnded), "it may come back"
+    assert end_of(world.pass_time(30_000)) == (RunStatus.OWNER_GONE, "owner_gone")
+
+
+def test_the_claim_of_a_lost_connection_is_kept_for_its_process_alone() -> None:
+    world = called()
+    world.join("b", settle=True)
+    kept = world.leave("a", reason="closed")[-1]
+    assert isinstance(kept, RunMoved)
+    assert (kept.to_member, kept.superseded) == (None, ())
+    assert reason_of(world.call("j")) is RefusedReason.CONVERSATION_BUSY
+    world.pass_time(29_000)
+    world.join("stranger")
+    assert world.conversation().runs[RUN].member is None
+    adopted = world.join("a2", watermarks={"c": 1})[-1]
+    assert isinstance(adopted, RunMoved)
+    assert (adopted.to_member, adopted.adopted) == ("a2", True)
+    world.pass_time(299_000)
+    assert not world.of(RunEnded), "it may be silent for as long as work may be"
+    assert end_of(world.run("a2", "finished", run=RUN, epoch=3)) == (RunStatus.ANSWERED, "finished")
+
+
+def test_a_kept_claim_ends_after_its_grace_at_its_deadline_or_when_it_is_cancelled() -> None:
+    def lost(**terms: Any) -> World:
+        world = called(**terms)
+        world.leave("a", reason="closed")
+        return world
+
+    assert end_of(lost().pass_time(30_000)) == (RunStatus.OWNER_GONE, "owner_gone")
+    assert end_of(lost(deadline_ms=10_000).pass_time(10_000)) == (RunStatus.TIMED_OUT, "deadline")
+    assert end_of(lost().cancel(RUN)) == (RunStatus.CANCELLED, "cancelled")
+    assert end_of(lost().release(RUN)) == (RunStatus.OWNER_GONE, "released")
+
+
+def test_without_a_grace_a_lost_connection_is_the_end() -> None:
+    world = fresh(grace_ms=0)
+    world.call()
+    assert end_of(world.leave("a", reason="closed")) == (RunStatus.OWNER_GONE, "owner_gone")
 
 
 # ---------------------------------------------------------------------------------------------------------- cancelling
