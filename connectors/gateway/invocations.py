@@ -38,6 +38,8 @@ WAIT_MAX_MS = 60_000
 WAIT_SLICE_S = 1.0
 """How often one who waits looks whether the gateway stops."""
 PAGE_DEFAULT, PAGE_MAX = 100, 500
+# A record holds 384 KiB; the rest of it is ids, and the text once more.
+INPUT_MAX_BYTES = 256 * 1024
 ID_MAX = 200
 POLICIES = (REJECT, ENQUEUE, INTERRUPT)
 
@@ -103,6 +105,13 @@ def _parsed(body: dict[str, Any]) -> tuple[Invocation, str, dict[str, Any] | Non
     if text is None and data is None:
         raise ProtocolError("invalid_message", "input: needs `text`, `data`, or both", details={"field": "input"})
     check_text(text, "input.text")
+    size = len(json_text(given).encode())
+    if size > INPUT_MAX_BYTES:
+        raise ProtocolError(
+            "payload_too_large",
+            f"input: {size} bytes as JSON, at most {INPUT_MAX_BYTES} are taken",
+            details={"field": "input", "size": size, "limit": INPUT_MAX_BYTES},
+        )
     deadline_ms = _number(body, "deadlineMs", DEADLINE_DEFAULT_MS, low=0, high=DEADLINE_MAX_MS)
     if 0 < deadline_ms < DEADLINE_MIN_MS:
         raise ProtocolError(

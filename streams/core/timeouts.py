@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Final
+
 from streams.core.draft import Draft
 from streams.core.events import MoveReason, RunStatus
 from streams.core.ownership import owner_of
 from streams.core.runs import due, end, give, is_answered, is_kept, lose_owner, waits_for_room
 from streams.core.state import Conversation, Member, Partition, Run
+
+TRIES_PER_TICK: Final = 16
+"""Runs of one group that all had refused and that are tried again at once, the longest waiting first: a group without
+room must not fill the journal with refusals. An end of a run lets the next one in at once."""
 
 
 def decide_due(state: Partition, draft: Draft, at: int) -> None:
@@ -18,9 +25,14 @@ def decide_due(state: Partition, draft: Draft, at: int) -> None:
         when = due(state, run)
         if when is not None and when <= at:
             fired.append((when, conversation_id, run.turn_seq, run_id))
+    tried: Counter[str] = Counter()
     for _, conversation_id, _, run_id in sorted(fired):
         conversation = state.conversations[conversation_id]
         run = conversation.runs[run_id]
+        if waits_for_room(state, run) and not (run.deadline_at and at >= run.deadline_at):
+            tried[run.group] += 1
+            if tried[run.group] > TRIES_PER_TICK:
+                continue
         _time_out(state, draft, conversation, run, at)
 
 

@@ -101,6 +101,20 @@ def test_who_drains_is_not_asked_while_another_stays_that_refused() -> None:
     assert moved(world.refuse("a", RUN)).to_member is None
 
 
+def test_of_many_that_wait_for_room_few_are_tried_again_at_a_time() -> None:
+    world = world_with("a")
+    for number in range(40):
+        world.open(f"w{number:02}")
+        world.say(id_=f"w{number:02}")
+        world.refuse("a", f"w{number:02}/1/{GROUP}", f"w{number:02}")
+    first = [e.conversation_id for e in world.pass_time(1_000) if isinstance(e, RunMoved)]
+    assert first == [f"w{number:02}" for number in range(16)]
+    for id_ in first:
+        world.refuse("a", f"{id_}/1/{GROUP}", id_ or "", epoch=3)
+    then = [e.conversation_id for e in world.pass_time(1_000) if isinstance(e, RunMoved)]
+    assert then == [f"w{number:02}" for number in range(16, 32)], "who waits longest comes first"
+
+
 def test_it_ends_where_the_group_refuses_when_busy() -> None:
     world = world_with("a", "b", busy="refuse")
     world.say()

@@ -407,6 +407,20 @@ async def test_input_that_breaks_a_rule_is_named(caller: Caller, body: dict[str,
     assert field in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("given", [{"text": "x" * 65_537}, {"data": {"x": "y" * 262_144}}])
+async def test_an_input_that_is_too_large_is_refused(caller: Caller, given: dict[str, Any]) -> None:
+    answer = await caller.submit(input=given)
+    assert code(answer) == (413, "payload_too_large")
+    assert "input" in answer.json()["error"]["message"]
+
+
+async def test_the_largest_input_is_taken(served: Served, caller: Caller) -> None:
+    async with served.agent() as agent:
+        answer = await caller.submit(input={"text": "x" * 65_536, "data": {"x": "y" * (262_144 - 65_536 - 40)}})
+        assert answer.status_code == 202, answer.text
+        assert len((await given(agent))["data"]["text"]) == 65_536
+
+
 @pytest.mark.parametrize("agent", ["nobody", "web", "shut", "other/x"])
 async def test_an_agent_that_the_callers_channel_is_not_routed_to_is_forbidden(caller: Caller, agent: str) -> None:
     assert code(await caller.submit(agent=agent)) == (403, "forbidden")
