@@ -154,12 +154,12 @@ class SimProducer:
                 await self._asked(lambda reply: self._cluster.add_partitions(self._name, self._epoch, where, reply))
                 self._added = True
             sequence = self._sequences.get(where, 0)
+            self._sequences[where] = sequence + 1  # also when whoever waits for it goes away: it is on its way
             if self._id is not None:
                 self._network.reached("produce")
             offset, timestamp = await self._asked(
                 lambda reply: self._cluster.produce(self._name, self._epoch, where, sequence, records, reply)
             )
-            self._sequences[where] = sequence + 1
             return SimpleNamespace(offset=offset, timestamp=timestamp)
 
     async def _asked(self, effect: Callable[[Reply], None]) -> Any:

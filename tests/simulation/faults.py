@@ -143,7 +143,7 @@ class Director:
                 place.loop.resume(gateway.process)
         if not any(worker.staying for worker in cast.workers):
             self._new_worker()
-        if not any(gateway.alive for gateway in cast.gateways):
+        if not any(gateway.open for gateway in cast.gateways):
             self._new_gateway()
         for agent in cast.agents:
             self._reconnect(agent)
@@ -161,8 +161,8 @@ class Director:
         return self._random.choice(alive) if alive else None
 
     def _gateway(self) -> Gateway | None:
-        alive = [gateway for gateway in self._cast.gateways if gateway.alive]
-        return self._random.choice(alive) if alive else None
+        open_ones = [gateway for gateway in self._cast.gateways if gateway.open]
+        return self._random.choice(open_ones) if open_ones else None
 
     def _light(self, process: Process, effect: Callable[[], None], steps_most: int = FUSE_MOST) -> None:
         """Strike between two of its steps, drawn, or before a line of one of them."""
@@ -339,7 +339,7 @@ class Director:
         self._loop.later(self._some(3.0), self._reconnect, agent)
 
     def _reconnect(self, agent: Agent) -> None:
-        if any(gateway.alive and agent.name in gateway.agents for gateway in self._cast.gateways):
+        if self._connected(agent) is not None:
             return
         gateway = self._gateway()
         if gateway is None:

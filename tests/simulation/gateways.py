@@ -73,6 +73,8 @@ class Gateway:
         self.name = name
         self.process = place.loop.process(name)
         self.alive = True
+        self.open = True
+        """Alive, and not asked to stop: an agent may connect."""
         self.agents: dict[str, Agent] = {}
         self._place = place
         self._random = place.branch()
@@ -101,7 +103,7 @@ class Gateway:
     # ------------------------------------------------------------------------------------------- from outside
     def kill(self) -> list[Agent]:
         """SIGKILL; the agents that were connected to it."""
-        self.alive = False
+        self.alive = self.open = False
         self._place.loop.kill(self.process)
         return list(self.agents.values())
 
@@ -124,6 +126,7 @@ class Gateway:
         """SIGTERM: its members drain, and leave when they have nothing in hand, or the budget ends; then it says
         goodbye. The agents that have to connect elsewhere."""
         self._place.loop.later(0.001, self._jobs.put_nowait, self._leave_all)
+        self.open = False
         orphans, self.agents = list(self.agents.values()), {}
         return orphans
 
