@@ -76,6 +76,8 @@ class Child:
     ready: dict[str, Any] = field(default_factory=dict)
     """The ready line's document of the present process."""
     restarts: int = 0
+    excused: bool = False
+    """A server that it needs has ended: how it stops is no news, and its log would only tell of that."""
     _process: asyncio.subprocess.Process | None = None
     _drain: asyncio.Task[None] | None = None
 
@@ -203,15 +205,15 @@ class Child:
                 await self._running().wait()
         except TimeoutError:
             drained = False
-            self.notify(f"{self.plan.name} did not stop within {budget_s:g} s: killed\n{self.tail()}")
+            self.notify(f"{self.plan.name} did not stop within {budget_s:g} s: killed{self._why()}")
             self._signal(signal.SIGKILL)
             await self._running().wait()
         if self._drain is not None:
             await self._drain
         self._become(ChildState.STOPPED)
         code = self._running().returncode
-        if drained and code:
-            self.notify(f"{self.plan.name} stopped with {_how(code)}\n{self.tail()}")
+        if drained and code and not self.excused:
+            self.notify(f"{self.plan.name} stopped with {_how(code)}{self._why()}")
         return drained and code == 0
 
     def kill(self) -> None:
@@ -223,6 +225,9 @@ class Child:
         process = self._running()
         if process.returncode is None:
             process.send_signal(number)
+
+    def _why(self) -> str:
+        return "" if self.excused else f"\n{self.tail()}"
 
     def tail(self) -> str:
         """The last lines of its log, each marked with its name."""

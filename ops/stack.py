@@ -90,6 +90,11 @@ class Children:
             if not await _all_stopped(kind, self.drain_s + STOP_MARGIN_S):
                 self.drained = False
 
+    def excuse(self) -> None:
+        """A server has ended: what becomes of them now is no fault of theirs."""
+        for child in (*self.gateways, *self.workers, *self.projectors):
+            child.excused = True
+
     def kill(self) -> None:
         """SIGKILL to all of them: for a person who pressed Ctrl-C twice."""
         for child in (*self.gateways, *self.workers, *self.projectors):

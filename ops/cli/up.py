@@ -75,12 +75,13 @@ async def _until_stopped(plan: StackPlan, output: Output) -> int:
             stop.ready(stack)
             _announce(stack, plan, output, await _chat(stack))
             failure = await _stopped_or_failed(stack, stop.asked)
+            if failure is not None:
+                progress(f"error: {failure}")
+                stack.children.excuse()
     except asyncio.CancelledError:
         if not stop.asked.is_set():
             raise
         return 0
-    if failure is not None:
-        progress(f"error: {failure}")
     return 0 if failure is None and stack.children.drained else COULD_NOT
 
 

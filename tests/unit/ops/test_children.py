@@ -67,6 +67,15 @@ async def test_one_that_does_not_stop_is_killed_and_told(tmp_path: Path) -> None
     assert "did not stop within 0.2 s" in told[0]
 
 
+async def test_of_one_whose_server_has_ended_no_log_is_shown(tmp_path: Path) -> None:
+    told: list[str] = []
+    stubborn = child(tmp_path, "import sys; print('Traceback', file=sys.stderr)\n" + STUBBORN, told)
+    await stubborn.start()
+    stubborn.excused = True
+    assert not await stubborn.stop(0.2)
+    assert told == [f"{stubborn.plan.name} did not stop within 0.2 s: killed"]
+
+
 async def test_one_that_stops_with_an_error_is_told(tmp_path: Path) -> None:
     told: list[str] = []
     failing = child(tmp_path, GOOD.replace("sys.exit(0)", "sys.exit(5)"), told)
