@@ -342,6 +342,8 @@ class KafkaJournalReader:
         self._ends = ends
         self._readers = readers
         self._consumer: Any = None
+        self._begin_at: int | None = None
+        """Where the first read begins."""
         self._good = True
 
     async def open(self, offset: int) -> None:
@@ -349,12 +351,16 @@ class KafkaJournalReader:
         self._good = False
         kept = await self._ends.bounds([self._name])
         require_inside(self._name, offset, kept[self._name])
-        self._consumer.assign([self._name])
-        self._consumer.seek(self._name, offset)
+        self._begin_at = offset
         self._good = True
 
     async def read(self) -> tuple[Sequence[Record], int]:
         self._good = False
+        if self._begin_at is not None:
+            # Not before: it would fetch, and find nothing, for as long as others are still asked.
+            self._consumer.assign([self._name])
+            self._consumer.seek(self._name, self._begin_at)
+            self._begin_at = None
         try:
             found = await self._consumer.getmany(timeout_ms=READ_WAIT_MS)
         except OffsetOutOfRangeError as error:
