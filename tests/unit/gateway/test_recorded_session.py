@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from connectors.gateway.protocol import limits, resume, viewer
-from connectors.gateway.protocol.parse_person import MODELS
 from tests.support.gateway_world import Peer, Served, World, bearer, serve, settings_for
 from tests.unit.gateway.conftest import SCHEMAS, own_frames, server_frames
 
@@ -29,10 +28,10 @@ WITHOUT_SCHEMA |= {"genui_components", "skills", "drain", "refuse"}
 
 # Types that other tests show, by side.
 ELSEWHERE: dict[str, Set[str]] = {
-    "person-to-server": MODELS.keys(),
+    "person-to-server": set(),
     "agent-to-server": {"refuse"},
     "server-to-person": set(),
-    "server-to-agent": {"resume", "genui_event", "client_tools", "client_skills", "survey"},
+    "server-to-agent": set(),
 }
 
 Record = list[tuple[str, dict[str, Any]]]
@@ -99,6 +98,7 @@ async def the_whole_session(served: Served) -> None:
         await zoe.until("welcome")
         await _a_turn(ann, bot, conversation)
         await _of_the_connection(served, token, ann, bot)
+        await _beside_messages(ann, bot, conversation)
         await _said_of_all_kinds(ann, bot, conversation)
         for action in ("close", "reopen"):
             await served.http.post(f"/api/v1/converger/conversations/{conversation}/{action}", headers=bearer(token))
@@ -166,6 +166,34 @@ async def _a_turn(ann: Peer, bot: Peer, conversation: str) -> None:
     assert (await ann.until_refused())["code"] == "model_slow"
     while (await ann.until("run"))["data"]["status"] != "finished":
         pass
+
+
+async def _beside_messages(ann: Peer, bot: Peer, conversation: str) -> None:
+    """An answer by `resume`, interactions, declared tools; an edit, an answer wanted anew, an abort; a survey."""
+    await ann.send({"type": "text", "clientId": "c-3", "data": {"text": "and ORD-43?"}})
+    turn = await bot.until("text")
+    await bot.say(conversation, {"type": "read", "watermark": turn["seq"]})
+    await bot.say(conversation, {"type": "interrupt", "id": "ask/1", "data": {"payload": {"title": "Sure?"}}})
+    await ann.until("interrupt")
+    await ann.send({"type": "resume", "clientId": "r-1", "answers": {"ask/1": {"approved": True}}})
+    await ann.until("ack")
+    assert (await bot.until("resume"))["answers"] == {"ask/1": {"approved": True}}
+    await bot.say(conversation, {"type": "interrupt_resolved", "id": "ask/1", "data": {"answer": {"approved": True}}})
+    for frame in (
+        {"type": "genui_event", "streamId": "g1", "eventType": "submit", "scope": "component", "payload": {"a": 1}},
+        {"type": "client_tools", "tools": [{"name": "pick_date", "parameters": {"type": "object"}}]},
+        {"type": "client_skills", "skills": [{"name": "page", "description": "The page.", "instructions": "Use it."}]},
+    ):
+        await ann.send(frame)
+        assert (await bot.until(str(frame["type"]))).items() >= frame.items()
+    await ann.send({"type": "edit", "messageId": turn["id"], "data": {"text": "and ORD-44?"}})
+    assert (await bot.until("text"))["data"] == {"text": "and ORD-44?"}
+    await ann.send({"type": "regenerate", "messageId": turn["id"]})
+    assert (await bot.until("text"))["data"] == {"text": "and ORD-44?"}
+    await ann.send({"type": "abort"})
+    await bot.until("abort")
+    await ann.send({"type": "survey", "rating": 5, "comment": "Quick and helpful"})
+    assert (await bot.until("survey"))["rating"] == 5
 
 
 async def _of_the_connection(served: Served, token: str, ann: Peer, bot: Peer) -> None:
