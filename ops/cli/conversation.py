@@ -121,7 +121,7 @@ def handover(
 
     Example:
 
-      turnlog conversation handover 6f9619ff-8b86-d011-b42d-00c04fc964ff --to "Eve, second line"
+      turnlog conversation handover 6f9619ff-8b86-d011 --to "Eve, second line"
     """
     settings = settings_from(kafka, postgres, namespace)
     with translated_failures(), _in_time():
@@ -148,7 +148,7 @@ def handback(
 
     Example:
 
-      turnlog conversation handback 6f9619ff-8b86-d011-b42d-00c04fc964ff
+      turnlog conversation handback 6f9619ff-8b86-d011
     """
     settings = settings_from(kafka, postgres, namespace)
     with translated_failures(), _in_time():

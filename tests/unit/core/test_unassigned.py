@@ -109,3 +109,12 @@ def test_a_close_ends_what_waits_and_its_time() -> None:
     world.close()
     assert world.pass_time(WAIT_MS) == []
     assert world.state.waits.where == {}
+
+
+def test_a_turn_that_is_wanted_anew_is_held_to_the_same() -> None:
+    world = World(unassigned="refuse")
+    world.open()
+    committed, _ = world.say()
+    assert isinstance(committed, TurnCommitted)
+    assert ends(world.edit(committed.turn.id)) == [(1, "agents", "refused", True)]
+    assert world.conversation().waiting == {}
