@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnlog.testing.wire import Wire
+from turnlog.viewer import CUT_OFF
 from turnlog.wire import Frame
 
 ENDS = {"finished": "finished", "error": "error", "aborted": "aborted"}
@@ -138,21 +139,32 @@ class Gateway:
         if not self._continues:
             said = [frame for frame in run.frames if "from" in frame and frame["from"] == "bot"]
             if said and not run.asks:
-                self._end(run, "finished")
+                self._end(conversation, run, "finished")
                 return
             self._begin_anew(conversation, run)
         self._give(conversation, run)
 
-    @staticmethod
-    def _begin_anew(conversation: Conversation, run: Run) -> None:
-        for ask in list(run.asks):
-            run.frames.append(conversation.number({"type": "interrupt_resolved", "id": ask, "data": {"answer": None}}))
+    def _begin_anew(self, conversation: Conversation, run: Run) -> None:
+        self._close(conversation, run)
         for frame in run.frames:
             frame["superseded"] = True
         run.frames, run.started, run.checkpoint = [], False, None
+        run.keys.clear()
+
+    @staticmethod
+    def _close(conversation: Conversation, run: Run) -> None:
+        """Closing frames for what the run left open."""
+        streams = {frame["streamId"]: frame["done"] for frame in run.frames if frame["type"] == "genui"}
+        end = {"type": "event", "name": "stream_done", "id": CUT_OFF}
+        closing: list[Frame] = [
+            {"type": "genui", "streamId": stream, "done": True, "chunk": end}
+            for stream, done in streams.items()
+            if not done
+        ]
+        closing += [{"type": "interrupt_resolved", "id": ask, "data": {"answer": None}} for ask in run.asks]
+        run.frames += [conversation.number(frame) for frame in closing]
         run.asks.clear()
         run.answered.clear()
-        run.keys.clear()
 
     def _give(self, conversation: Conversation, run: Run) -> None:
         run.member = self._owner()
@@ -205,14 +217,14 @@ class Gateway:
     def stop(self, conversation: Conversation, run: Run, status: str) -> None:
         """The run ends from outside, and its process is told."""
         member = run.member
-        self._end(run, status)
+        self._end(conversation, run, status)
         if member is not None:
             member.deliver(conversation.id, {"type": "abort", "run": run.id, "runEpoch": run.epoch})
 
-    def _end(self, run: Run, status: str) -> None:
+    def _end(self, conversation: Conversation, run: Run, status: str) -> None:
         if run.status is None:
+            self._close(conversation, run)
             run.status = status
-            run.asks.clear()
             self._tell()
 
     # ------------------------------------------------------------------------------------------------- frames
@@ -253,7 +265,7 @@ class Gateway:
             status = frame["data"]["status"]
             run.started = True
             if status in ENDS:
-                self._end(run, ENDS[status])
+                self._end(conversation, run, ENDS[status])
         elif kind == "error":
             run.error = frame["data"]
         elif kind == "checkpoint":
