@@ -189,9 +189,12 @@ class History:
         seen = known[-1].event.seq if known else 0
         known += [entry for entry in self._recent.entries(conversation_id) if entry.event.seq > seen]
         pending: dict[str, Any] = {}
+        resumed = self._recent.resumed(conversation_id)
         for entry in known:
             event = entry.event
             if isinstance(event, FrameCommitted) and event.frame.type == "interrupt":
+                if event.seq <= resumed.get(event.frame.id, 0):
+                    continue  # its agent has the answer and has not said so yet
                 pending[event.frame.id] = raw(event.frame.data or "{}")
             elif isinstance(event, FrameCommitted) and event.frame.type == "interrupt_resolved":
                 pending.pop(event.frame.id, None)

@@ -20,6 +20,7 @@ from streams.core.events import (
     Entry,
     Event,
     FrameCommitted,
+    PersonFrameCommitted,
     RunEnded,
     RunMoved,
     TurnCommitted,
@@ -45,13 +46,15 @@ class _Kept(msgspec.Struct):
 
 class _Conversation(msgspec.Struct):
     """What is kept of one conversation. `held`: how many entries of the window are of it; `since_opened`: the whole of
-    it, when its opening was seen; `edits`: by the turn's seq, the last one; `status`: the newest entry that closed or
-    reopened it; `checkpoints`: the last one of each run."""
+    it, when its opening was seen; `edits`: by the turn's seq, the last one; `resumed`: questions that a `resume`
+    answered, and the seq that the conversation was at; `status`: the newest entry that closed or reopened it;
+    `checkpoints`: the last one of each run."""
 
     entries: deque[Entry] = msgspec.field(default_factory=deque)
     held: int = 0
     superseded: set[int] = msgspec.field(default_factory=set)
     edits: dict[int, TurnEdited] = msgspec.field(default_factory=dict)
+    resumed: dict[str, int] = msgspec.field(default_factory=dict)
     since_opened: ConversationInfo | None = None
     status: Entry | None = None
     checkpoints: dict[str, _Kept] = msgspec.field(default_factory=dict)
@@ -91,6 +94,20 @@ class Recent:
         conversation_id = event.conversation_id
         if conversation_id is None:
             return
+        if event.seq or isinstance(event, ConversationOpened):
+            known = self._keep(window, conversation_id, entry)
+            known.entries.append(entry)
+            known.since_opened = updated(known.since_opened, entry)
+            if isinstance(event, ConversationClosed | ConversationReopened):
+                known.status = entry
+        else:
+            self._unnumbered(window, conversation_id, entry)
+        while len(window.kept) > self._entries_max or window.size > self._bytes_max:
+            self._evict(window)
+
+    def _unnumbered(self, window: _Partition, conversation_id: str, entry: Entry) -> None:
+        """What changes how others are shown, or is kept for who continues a run."""
+        event = entry.event
         if isinstance(event, RunMoved | RunEnded):
             if event.superseded:
                 self._keep(window, conversation_id, entry).superseded.update(event.superseded)
@@ -101,18 +118,14 @@ class Recent:
             known.superseded.update(event.superseded)
             if isinstance(event, TurnEdited):
                 known.edits[event.turn_seq] = event
+        elif isinstance(event, PersonFrameCommitted) and event.frame.type == "resume":
+            known = self._keep(window, conversation_id, entry)
+            head = known.entries[-1].event.seq if known.entries else 0
+            known.resumed.update(dict.fromkeys(answered_by(event), head))
         elif is_checkpoint(event):
             self._drop_checkpoint(window, conversation_id, event.run_id or "")
             known = self._keep(window, conversation_id, entry)
             known.checkpoints[event.run_id or ""] = window.kept[-1]
-        elif event.seq or isinstance(event, ConversationOpened):
-            known = self._keep(window, conversation_id, entry)
-            known.entries.append(entry)
-            known.since_opened = updated(known.since_opened, entry)
-            if isinstance(event, ConversationClosed | ConversationReopened):
-                known.status = entry
-        while len(window.kept) > self._entries_max or window.size > self._bytes_max:
-            self._evict(window)
 
     def entries(self, conversation_id: str) -> Sequence[Entry]:
         """Kept entries of a conversation, in order; numbered ones and `ConversationOpened`."""
@@ -128,6 +141,11 @@ class Recent:
         """What turns say since they were edited, by their seqs."""
         known = self._conversations.get(conversation_id)
         return known.edits if known is not None else {}
+
+    def resumed(self, conversation_id: str) -> Mapping[str, int]:
+        """Questions that a `resume` answered lately, and the highest seq then: one with a later seq was asked anew."""
+        known = self._conversations.get(conversation_id)
+        return known.resumed if known is not None else {}
 
     def checkpoint(self, conversation_id: str, run_id: str) -> Entry | None:
         """The last checkpoint of a run that is open, if it is kept."""
@@ -193,6 +211,12 @@ def as_edited(entry: Entry, edits: Mapping[int, TurnEdited]) -> Entry:
         return entry
     turn = msgspec.structs.replace(event.turn, text=edit.text, data=edit.data)
     return msgspec.structs.replace(entry, event=msgspec.structs.replace(event, turn=turn))
+
+
+def answered_by(event: PersonFrameCommitted) -> list[str]:
+    """The questions that a `resume` answered."""
+    answers = msgspec.json.decode(event.frame.data or "{}").get("answers")
+    return list(answers) if isinstance(answers, dict) else []
 
 
 def is_checkpoint(event: Event) -> TypeGuard[FrameCommitted]:

@@ -40,6 +40,8 @@ async def test_a_resume_reaches_who_asked_and_is_acknowledged(served: Served) ->
         assert (ack["clientId"], ack["seq"]) == ("r1", 2), "it has none: what the person was shown so far"
         resume = await agent.until("resume")
         assert (resume["answers"], resume["run"]) == (answers, turn["run"])
+        async with served.socket(token, {"conversationId": conversation}) as second:
+            assert (await second.until("welcome"))["data"]["pending"] == [], "it is answered, though not resolved"
         await person.send({"type": "resume", "clientId": "r2", "answers": answers})
         refused = await person.until_refused()
         assert (refused["code"], refused["clientId"]) == ("not_interrupted", "r2")
