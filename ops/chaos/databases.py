@@ -34,8 +34,8 @@ READY: Final = "database system is ready to accept"
 """A standby is ready for read-only connections, a primary for all."""
 STREAMING: Final = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
 PROMOTE: Final = "SELECT pg_promote()"
-TRIES: Final = 3
-"""A server that a busy machine starts too slowly is started again."""
+TRIES: Final = 10
+"""A server that a busy machine starts too slowly is started again: that it is slow is nothing that is tried here."""
 
 
 class Server(Protocol):
@@ -138,7 +138,7 @@ class Database:
         self._server.signal(number)
 
     def restart(self) -> None:
-        """Stop it in order if it runs, and start it again; a machine that is too busy gets a second and third chance.
+        """Stop it in order if it runs, and start it again; a machine that is too busy gets more than one chance.
         Raises `StackUnavailable`."""
         restarted(self._server)
 
@@ -183,7 +183,7 @@ class Database:
 
 
 def restarted(server: Server) -> None:
-    """`restart`, with a second and a third chance."""
+    """`restart`, again and again while the machine is too busy for it."""
     for attempt in range(1, TRIES + 1):
         try:
             server.restart()
