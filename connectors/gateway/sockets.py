@@ -465,7 +465,7 @@ class AgentConnection(Connection):
         """Why it left, where this side did not end it."""
         if self.peer_code != CLOSE_NORMAL:
             return "closed"
-        return "drained" if self._member is not None and self._member.draining else "left"
+        return "done" if self._member is not None and self._member.draining else "left"
 
 
 def _pairs(stored: Sequence[Stored]) -> list[tuple[Entry, bool]]:

@@ -153,7 +153,8 @@ class Leave(Command, frozen=True):
     n: int
     member: str
     reason: str
-    """`left`, `drained` or `closed`."""
+    """`left` or, after it drained, `done`: its process closed the connection itself. `drained`: its gateway did, for it
+    drains. `closed`: it was lost."""
     frames_end: int = 0
 
 

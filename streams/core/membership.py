@@ -63,13 +63,13 @@ LIST_WANTED_AGAIN_MS: Final = 2000
 LISTED: Final = "listed"
 """Reason of a drain that a partition learned of from its gateway's list."""
 
-LEFT: Final = "left"
-"""Reason of a leave whose process closed its connection itself: it is done."""
+BY_ITSELF: Final = frozenset({"left", "done"})
+"""Reasons of a leave whose process closed its connection itself, `done` after it drained: it does not come back."""
 
 MEMBERS: Final = "members"
 CONFIG: Final = "config"
 
-_LEAVE_REASONS: Final = {"drained": MoveReason.MEMBER_DRAINED}
+_LEAVE_REASONS: Final = {"drained": MoveReason.MEMBER_DRAINED, "done": MoveReason.MEMBER_DRAINED}
 _END_REASONS: Final = {"expired": MoveReason.MEMBER_EXPIRED}
 
 
@@ -101,7 +101,7 @@ def decide_leave(state: Partition, command: Leave) -> list[Event]:
     change = Change(
         left=[member],
         reason=_LEAVE_REASONS.get(command.reason, MoveReason.MEMBER_LEFT),
-        may_return=command.reason != LEFT,
+        may_return=command.reason not in BY_ITSELF,
     )
     return _decide_change(state, command.gateway, command.n, change, command.at)
 

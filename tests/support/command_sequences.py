@@ -252,7 +252,7 @@ class Sequencer:
         gateway = self._members[member][0] if member in self._members else "g0"
         n = self._number(gateway)
         self._forget(member)
-        reason = self._pick(("left", "drained", "closed"))
+        reason = self._pick(("left", "done", "drained", "closed"))
         return Leave(**self._stamp(), gateway=gateway, n=n, member=member, reason=reason)
 
     def _drain(self) -> Command:

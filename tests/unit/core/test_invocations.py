@@ -209,13 +209,14 @@ def test_time_without_a_writer_does_not_count_against_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_it_is_not_executed_again_when_its_owner_is_lost(begun: bool) -> None:
+@pytest.mark.parametrize("reason", ["left", "done"])
+def test_it_is_not_executed_again_when_its_owner_is_lost(begun: bool, reason: str) -> None:
     world = fresh()
     world.call()
     if begun:
         world.run("a", "started", run=RUN, epoch=1)
     world.join("b", settle=True)
-    assert end_of(world.leave("a")) == (RunStatus.OWNER_GONE, "owner_gone")
+    assert end_of(world.leave("a", reason=reason)) == (RunStatus.OWNER_GONE, "owner_gone")
 
 
 @pytest.mark.parametrize(
@@ -260,10 +261,11 @@ def test_a_gateway_that_is_given_up_is_its_owners_end_and_nothing_less() -> None
     assert end_of(world.pass_time(30_000)) == (RunStatus.OWNER_GONE, "owner_gone")
 
 
-def test_the_claim_of_a_lost_connection_is_kept_for_its_process_alone() -> None:
+@pytest.mark.parametrize("reason", ["closed", "drained"])
+def test_the_claim_of_a_lost_connection_is_kept_for_its_process_alone(reason: str) -> None:
     world = called()
     world.join("b", settle=True)
-    kept = world.leave("a", reason="closed")[-1]
+    kept = world.leave("a", reason=reason)[-1]
     assert isinstance(kept, RunMoved)
     assert (kept.to_member, kept.superseded) == (None, ())
     assert reason_of(world.call("j")) is RefusedReason.CONVERSATION_BUSY
