@@ -7,8 +7,9 @@ import json
 import pytest
 
 from ops.cli.narrate import document, line, sentence
-from streams.core.events import Frame, RunMoved
+from streams.core.events import Frame, RunMoved, TurnCommitted
 from tests.support.journals import CONVERSATION, answered, continued, ready, taken_over
+from tests.support.partition_world import GROUP, World
 
 pytestmark = pytest.mark.unit
 
@@ -66,3 +67,28 @@ def test_an_entry_is_json_with_its_envelope_and_its_event() -> None:
     entry = answered().entries[-1]
     shown = json.loads(json.dumps(document(entry)))
     assert (shown["event"], shown["lsn"], shown["status"]) == ("RunEnded", entry.lsn, "answered")
+
+
+def test_what_people_do_beside_their_turns_is_told() -> None:
+    world = World()
+    world.join("a", settle=True)
+    world.open()
+    world.say("where is it?")
+    world.read("a", 1)
+    world.send("a", "interrupt", id="ask")
+    turn = world.of(TurnCommitted)[0].turn.id
+    begun = len(world.journal)
+    world.resume({"ask": "yes"})
+    world.edit(turn, "where is ORD-43?")
+    world.regenerate(turn)
+    world.hand_over()
+    world.hand_back()
+    told = [sentence(entry.event) for entry in world.journal[begun:]]
+    for expected in (
+        f"ann sends resume → a in {GROUP}",
+        "ann changes turn 1 to: where is ORD-43?; superseded: 2, 3",
+        "ann wants another answer to turn 1",
+        "op hands the conversation to desk: no agent is heard (asked)",
+        "op gives the conversation back to agents (done)",
+    ):
+        assert expected in told, told
