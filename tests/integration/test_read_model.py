@@ -27,6 +27,7 @@ from streams.fence.port import Fenced
 from streams.projector.read import InvalidCursor, ReadModel
 from streams.projector.rows import Rows
 from streams.projector.store import Position, PostgresProjection
+from tests.support.partition_world import GROUP as GROUP_OF_WORLD
 from tests.support.partition_world import World
 from tests.support.story import GROUP, Story, long_story
 
@@ -247,6 +248,39 @@ async def test_the_last_checkpoint_of_a_run_is_kept_while_it_is_open(
     story.answer("c-1", "done")
     await projection.write(0, Position(done, done * 2), Rows(story.entries[done:]), Position(len(story.entries), 1_000))
     assert await model.checkpoint(run_id) is None
+
+
+@pytest.mark.parametrize("sizes", [(1_000,), (1,)])
+async def test_a_call_is_shown_from_its_place_in_line_to_its_end(
+    projection: PostgresProjection, model: ReadModel, sizes: tuple[int, ...]
+) -> None:
+    world = World()
+    world.join("a", settle=True)
+    world.open()
+    first, second = f"c/1/{GROUP_OF_WORLD}", f"c/2/{GROUP_OF_WORLD}"
+    world.call("i")
+    world.call("j", policy="enqueue")
+    world.run("a", "started", run=first, epoch=1)
+    world.cancel(first)
+    before = len(world.journal)
+    world.run("a", "aborted", run=first, epoch=1)
+    await project(projection, world.journal[:before], sizes)
+    running, queued = await model.call("c", "i"), await model.call("c", "j")
+    assert running is not None
+    assert queued is not None
+    assert (running.status, running.cancelling, running.member) == ("open", True, "a")
+    assert running.started_at is not None
+    assert (queued.run_id, queued.status, queued.member, queued.turn_seq) == (second, "queued", None, 2)
+    assert list(await model.open_calls("c")) == ["i", "j"]
+    position = Position(world.journal[before - 1].lsn, world.journal[before - 1].lsn * 2)
+    last = world.journal[-1].lsn
+    await projection.write(0, position, Rows(world.journal[before:]), Position(last, last * 2))
+    ended, given = await model.call("c", "i"), await model.call("c", "j")
+    assert ended is not None
+    assert given is not None
+    assert (ended.status, ended.reason, given.status, given.member) == ("cancelled", "aborted", "open", "a")
+    assert list(await model.open_calls("c")) == ["j"]
+    assert await model.call("c", "k") is None
 
 
 async def test_a_member_that_drains_is_shown_so(projection: PostgresProjection, model: ReadModel) -> None:
