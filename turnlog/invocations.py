@@ -74,9 +74,11 @@ class Record:
         return self.text
 
     def succeeded(self) -> Record:
-        """Itself. Raises what it ended with, if that was no success."""
+        """Itself. Raises what it ended with, if that was no success, and `RuntimeError` when it has not ended yet."""
         if self.error is not None:
             raise self.error
+        if not self.ended:
+            raise RuntimeError(f"invocation {self.id} of thread {self.thread} is {self.state.value}: wait for its end")
         return self
 
 

@@ -129,7 +129,7 @@ class Behind:
         if not shown:
             return []
         frames = self._conversation.frames()
-        seen = []
+        seen: list[Frame] = []
         async with asyncio.timeout(10):
             while len(seen) < len(shown):
                 viewed = await anext(frames)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.gateway_world import API_KEY, Served, World, serve, settings_for
+from tests.support.waiting import until
 from turnlog import (
     Agent,
     AgentBusy,
@@ -254,6 +255,21 @@ async def test_a_process_that_is_gone_ends_what_it_had_unless_it_may_be_done_aga
                 with pytest.raises(OwnerGone):
                     (await proxy.status("t", "i", wait=5)).succeeded()
                 assert (await again.status("u", "i", wait=5)).text == "done: y"
+
+
+async def test_a_process_that_comes_back_keeps_what_it_was_called_for(served: Served, proxy: AgentProxy) -> None:
+    work, other = Work(), Work()
+    async with serving(served, work.handler) as agent:
+        await proxy.submit("x", thread="t", id="i")
+        await work.begun.get()
+        before, socket = agent.member, agent._link._socket
+        assert socket is not None
+        async with serving(served, other.handler):
+            socket.transport.abort()
+            await until(lambda: agent.member != before)
+            work.go_on.set()
+            assert (await proxy.status("t", "i", wait=10)).succeeded().text == "done: x"
+    assert (work.cancelled, other.begun.qsize()) == (0, 0)
 
 
 async def test_a_deadline_ends_it_and_its_handler(world: World, served: Served, proxy: AgentProxy) -> None:

@@ -156,6 +156,13 @@ async def test_a_refused_submit_is_raised_and_not_repeated(answer: Answer, kind:
         assert len(http.asked) == 1
 
 
+async def test_a_record_that_has_not_ended_is_no_success() -> None:
+    async with proxying(record("RUNNING")) as (proxy, _http):
+        running = await proxy.status("t", "i")
+    with pytest.raises(RuntimeError, match="invocation i of thread t is RUNNING"):
+        running.succeeded()
+
+
 async def test_what_the_log_does_not_have_is_submitted_again_under_its_id() -> None:
     async with proxying(refusal(503, "unavailable", after_ms=1), record("ACCEPTED", status=202)) as (proxy, http):
         assert (await proxy.submit("x", thread="t", id="i")).state is State.ACCEPTED
