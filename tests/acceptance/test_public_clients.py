@@ -209,6 +209,61 @@ async def test_a_failing_agent_fails_its_run_and_answers_the_next_turn(world: Wo
         assert (await client.call("receive", name="s"))["data"]["text"] == "A: again"
 
 
+@pytest.mark.parametrize("by", ["resume", "message"])
+async def test_a_question_is_answered_and_the_run_goes_on(world: World, by: str) -> None:
+    async with started(world.agent("A")), world.user() as client:
+        person = await world.person(client)
+        await client.call("connect", name="s", token=person.token, conversation_id=person.conversation)
+        await client.call("send", name="s", text="ask for a refund")
+        question = await client.call("receive", name="s")
+        assert (question["type"], question["data"]["payload"]) == ("interrupt", {"title": "ask for a refund"})
+        answer: Any = {"approved": True}
+        if by == "resume":
+            answers = {question["id"]: answer}
+            await client.call("frame", name="s", frame={"type": "resume", "answers": answers})
+        else:
+            answer = "yes, please"
+            await client.call("send", name="s", text=answer)
+        resolved = await client.call("receive", name="s")
+        assert (resolved["type"], resolved["id"]) == ("interrupt_resolved", question["id"])
+        said = await client.call("receive", name="s")
+        assert said["data"]["text"] == f"A: {json.dumps(answer)}"
+
+
+async def test_an_abort_stops_the_handler_and_the_next_turn_is_answered(world: World) -> None:
+    async with started(world.agent("A")) as (agent,), world.user() as client:
+        person = await world.person(client)
+        await client.call("connect", name="s", token=person.token, conversation_id=person.conversation)
+        await client.call("send", name="s", text="work on this")
+        await agent.until("turn", text="work on this")
+        await client.call("frame", name="s", frame={"type": "abort"})
+        await agent.until("cancelled")
+        await client.call("send", name="s", text="and now?")
+        assert (await client.call("receive", name="s"))["data"]["text"] == "A: and now?"
+
+
+async def test_what_a_person_sent_as_the_network_went_away_is_stored_once(world: World) -> None:
+    async with started(world.agent("A")) as (agent,), world.user() as client:
+        person = await world.person(client)
+        await client.call("connect", name="s", token=person.token, conversation_id=person.conversation)
+        await client.call("cut", name="s")
+        ack = await client.call("send", name="s", text="unacked")
+        assert ack["seq"] == 1
+        assert await person.texts(2) == ["unacked", "A: unacked"]
+        assert len(turns_of([agent])) == 1
+
+
+async def test_what_an_agent_said_as_its_network_went_away_is_stored_once(world: World) -> None:
+    async with started(world.agent("A")) as (agent,), world.user() as client:
+        person = await world.person(client)
+        await person.say("cut the line")
+        assert await person.texts(2) == ["cut the line", "A: cut the line"]
+        ack = await agent.until("ack")
+        assert ack["seq"] == 2
+        await person.say("again")
+        assert (await person.texts(4))[2:] == ["again", "A: again"]
+
+
 async def test_a_closed_conversation_says_so_and_takes_turns_again_once_reopened(world: World) -> None:
     async with started(world.agent("A")), world.user() as client:
         person = await world.person(client)
@@ -354,6 +409,25 @@ async def test_an_expired_token_is_refused_by_its_name_and_a_refreshed_one_is_ta
         assert fresh["token"] != person.token
         closed = await client.ask("connect", name="s", token=person.token, conversation_id=person.conversation)
         assert closed["error"] == {"kind": "closed", "code": 4401}
+
+
+async def test_a_person_on_a_socket_outlives_the_token(world: World) -> None:
+    async with (
+        brief_tokens(world.up, 3) as gateway,
+        started(world.agent("A", gateway=gateway, REFRESH_MARGIN="2")),
+        world.user(gateway) as client,
+    ):
+        person = await world.person(client)
+        await client.call("connect", name="s", token=person.token, conversation_id=person.conversation)
+        ended = asyncio.ensure_future(_tokens_of_now_have_ended(world, gateway))
+        token = person.token
+        while not ended.done():
+            token = (await client.call("refresh_token", token=token))["token"]
+            await client.call("refresh", name="s", token=token)
+            await asyncio.wait({ended}, timeout=1)
+        await ended
+        await client.call("send", name="s", text="still there?")
+        assert (await client.call("receive", name="s"))["data"]["text"] == "A: still there?"
 
 
 async def test_an_agent_outlives_its_token(world: World) -> None:

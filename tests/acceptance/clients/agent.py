@@ -3,8 +3,9 @@
     SECRET=… python agent.py URL NAME [GROUP]
 
 What a turn's text begins with decides: `hold` is answered once stdin says `release`, `stream` as a stream, `buttons`
-with buttons, `fail` with an exception, `history` with the messages that the client knows; all else with
-`<name>: <text>`. What it sees goes to stdout, a line of JSON each.
+with buttons, `fail` with an exception, `history` with the messages that the client knows, `ask` with what the person
+answers to a question, `work` never, `cut` over a connection that has just been lost; all else with `<name>: <text>`.
+What it sees goes to stdout, a line of JSON each.
 """
 
 from __future__ import annotations
@@ -33,14 +34,30 @@ async def read_stdin() -> None:
             released.set()
 
 
-async def handle(turn: Any, reply: Any, name: str) -> None:
+async def work() -> None:
+    """Without end; whoever ends it is told of."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        tell("cancelled")
+        raise
+
+
+async def handle(agent: Any, turn: Any, reply: Any, name: str) -> None:
     tell("turn", conversation=turn.conversation_id, seq=turn.seq, id=turn.id, text=turn.text)
     word = turn.text.split(" ")[0]
     if word == "hold":
         await released.wait()
     if word == "fail":
         raise RuntimeError("as the turn asked")
-    if word == "stream":
+    if word == "work":
+        await work()
+    if word == "cut":
+        agent._ws.transport.abort()  # the network goes away under the client; it does not know
+    if word == "ask":
+        answer = await reply.ask({"title": turn.text}, actions=[{"label": "Yes", "value": {"approved": True}}])
+        await reply.text(f"{name}: {json.dumps(answer)}")
+    elif word == "stream":
         async with reply.stream() as stream:
             for piece in (f"{name}", ": ", turn.text):
                 await stream.write(piece)
@@ -64,7 +81,7 @@ async def main() -> None:
         backoff_initial=0.1,
         refresh_margin=float(os.environ.get("REFRESH_MARGIN", "60")),
     )
-    agent.on_turn(lambda turn, reply: handle(turn, reply, name))
+    agent.on_turn(lambda turn, reply: handle(agent, turn, reply, name))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: asyncio.ensure_future(agent.stop()))
     running = asyncio.ensure_future(agent.run())
     connected = asyncio.ensure_future(agent.wait_connected())

@@ -3,7 +3,8 @@
     SECRET=… python user.py URL
 
 One request a line, `{"call": name, "with": {…}}`; one answer a line, `{"value": …}` or `{"error": {kind, code, …}}`.
-Calls are the methods of the package's client API, and `connect`, `send`, `receive`, `watermark`, `cut` of its socket.
+Calls are the methods of the package's client API, and of its socket `connect`, `send`, `frame`, `refresh`, `receive`,
+`watermark` and `cut`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ class Sockets:
     async def send(self, name: str, text: str, client_id: str | None = None) -> Any:
         ack = await self._sockets[name].send_text(text, client_id=client_id, timeout=PATIENCE_S)
         return ack.model_dump(mode="json", by_alias=True)
+
+    async def frame(self, name: str, frame: dict[str, Any]) -> None:
+        """One that the package has no method for."""
+        await self._sockets[name]._send_raw(frame)
+
+    async def refresh(self, name: str, token: str) -> None:
+        await self._sockets[name].refresh(token)
 
     async def receive(self, name: str, *, persistent: bool = True) -> Any:
         while True:
