@@ -403,7 +403,8 @@ async def test_what_has_a_client_id_and_is_no_message_is_acknowledged_and_stored
         resolved = {"type": "interrupt_resolved", "id": "ask-1", "clientId": "i-1.done", "data": {"answer": 1}}
         card = {"type": "ui", "component": "order-card", "props": {"id": 1}, "id": 1}
         shown = {"type": "genui", "clientId": "g-1", "streamId": "g", "done": False, "chunk": card}
-        for seq, frame in enumerate((call, ask, resolved, shown), start=2):
+        frames: list[dict[str, Any]] = [call, ask, resolved, shown]
+        for seq, frame in enumerate(frames, start=2):
             for duplicate in (None, True):
                 await agent.say(conversation, frame | named)
                 ack = await agent.until("ack")
