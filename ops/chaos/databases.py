@@ -72,7 +72,12 @@ class Standby:
         self._supervision = Supervision(
             Plan([copying(plan, primary)], None, START_S, STOP_S), lock=self._lock, errors=folder / "supervisor.log"
         )
-        if ended := self._supervision.wait_running():
+        try:
+            ended = self._supervision.wait_running()
+        except RuntimeError as error:
+            self.stop()
+            raise StackUnavailable(f"no standby: {error}") from error
+        if ended:
             self.stop()
             raise StackUnavailable(f"no standby: {ended[POSTGRES]}")
 

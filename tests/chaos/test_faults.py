@@ -18,7 +18,7 @@ pytestmark = pytest.mark.chaos
 
 MIX_MINUTES = 0.75
 """With start, healing and proof below three minutes on a busy machine of two cores."""
-CONTROL_MINUTES = 0.3
+CONTROL_MINUTES = 0.25
 SEED_VARIABLE = "TURNLOG_CHAOS_SEED"
 STAYS_DOWN = frozenset({Nemesis.DISK_FULL, Nemesis.WORKER_STORM})
 """They take more of the time than a short mix has."""
