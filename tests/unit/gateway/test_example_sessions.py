@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway_world import Peer, Served, World, bearer, serve, settings_for
+from tests.support.gateway_world import DOCUMENT, MemoryStore, Peer, Served, World, bearer, serve, settings_for
+from tests.support.waiting import until
 from tests.unit.gateway.conftest import SCHEMAS, own_frames
 from tests.unit.gateway.test_agents import answer
 
@@ -57,9 +58,9 @@ async def answered(peer: Peer, shown: dict[str, Any], *, but: frozenset[str] = f
 
 
 @asynccontextmanager
-async def patient(world: World) -> AsyncIterator[Served]:
+async def patient(world: World, store: MemoryStore | None = None) -> AsyncIterator[Served]:
     """A gateway that takes a busy machine for no pause."""
-    async with serve(world, settings_for(member_ttl_ms=60_000)) as served:
+    async with serve(world, settings_for(member_ttl_ms=60_000), store=store) as served:
         yield served
 
 
@@ -129,15 +130,19 @@ async def test_the_session_of_a_channels_agent(world: World) -> None:
 
 
 async def test_the_session_of_a_mekik_client(world: World) -> None:
-    """It says neither `protocol` nor `clientId`. The example's last answer, `busy`, is of a channel that rejects."""
+    """It says neither `protocol` nor `clientId`; the bot takes one turn at a time."""
     name = "session-mekik-bot.json"
-    async with patient(world) as served, served.agent() as bot:
+    store = MemoryStore()
+    channels = [each | ({"policy": "reject"} if each["id"] == "agents" else {}) for each in DOCUMENT["channels"]]
+    store.document_text = json.dumps({**DOCUMENT, "channels": channels})
+    async with patient(world, store) as served, served.agent() as bot:
         token = await served.token()
         opened = (await served.http.post("/api/v1/converger/conversations", headers=bearer(token))).json()
         conversation, token = opened["conversationId"], opened["token"]
-        await up_to(served, bot, conversation, token, 10)
-        for _ in range(10):
-            await bot.say(conversation, {"type": "run", "data": {"status": "finished"}})
+        for number in range(5):
+            await served.say(conversation, token, f"m{number}")
+            await answer(bot, conversation, await bot.until("text"))
+            await ended(world, conversation, number + 1)
         async with served.socket(token) as person:
             await person.send({**frame_of(name, 0), "conversationId": conversation})
             await answered(person, frame_of(name, 1))
@@ -158,6 +163,17 @@ async def test_the_session_of_a_mekik_client(world: World) -> None:
                 }
                 await bot.say(conversation, {**shown, "clientId": "msg-1"} if index == 12 else shown)
                 await answered(person, frame_of(name, index), but=frozenset({"seq"}) if index == 12 else frozenset())
+            # Of the example's last frames, the bot has begun with something else in between.
+            await ended(world, conversation, 6)
+            await served.say(conversation, token, "and ORD-43?")
+            await bot.until("text")
+            await person.send(frame_of(name, 14))
+            await answered(person, frame_of(name, 15), but=frozenset({"message"}))
+
+
+async def ended(world: World, conversation: str, runs: int) -> None:
+    """So many runs of the conversation are over."""
+    await until(lambda: world.kinds(conversation).count("RunEnded") >= runs)
 
 
 # ------------------------------------------------------------------------------------------------------ bad frames
