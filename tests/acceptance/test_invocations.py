@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.command import turnlog_async
 from tests.support.up import Up
 from tests.support.waiting import until
 from turnlog import Agent, Reply, Turn
@@ -114,6 +115,12 @@ async def events_of(caller: Caller, url: str, last: int | None = None) -> list[d
     return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
 
 
+async def audited(up: Up, caller: Caller) -> None:
+    """The log itself proves what became of the thread."""
+    verdict = await turnlog_async("audit", "verify", "--conversation", caller.thread, environment=up.environment)
+    assert verdict.code == 0, verdict.out + verdict.err
+
+
 def code(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
@@ -149,6 +156,7 @@ async def test_a_thread_has_one_claim_and_who_waits_in_line_comes_after_it(up: U
         desk.go_on.set()
         assert (await caller.record("j", wait=20_000))["state"] == "SUCCEEDED"
     assert [turn.invocation.id for turn in desk.given if turn.invocation is not None] == ["i", "j"]
+    await audited(up, caller)
 
 
 async def test_cancelling_waits_for_the_agents_real_end(up: Up, group: str, caller: Caller) -> None:
@@ -206,6 +214,7 @@ async def test_a_lost_connection_keeps_the_claim_for_the_process_that_comes_back
             record = await caller.record(wait=20_000)
     assert (record["state"], record["output"]["text"]) == ("SUCCEEDED", "begun it\n\ndone it")
     assert (len(desk.given), other.given) == (1, []), "nobody did it again"
+    await audited(up, caller)
 
 
 async def test_fifty_pollers_of_one_caller_are_looked_up_once_in_five_seconds(
