@@ -66,7 +66,7 @@ def _object(schema: Schema, definitions: dict[str, Schema]) -> st.SearchStrategy
 def spoiled(draw: st.DrawFn, good: st.SearchStrategy[Any]) -> Any:
     """A good value with one part of it gone, or something else in its place."""
     value = draw(good)
-    at, path = value, []
+    at, path = value, list[tuple[dict[str, Any], str]]()
     while isinstance(at, dict) and at and (not path or draw(st.booleans())):
         name = draw(st.sampled_from(sorted(at)))
         path.append((at, name))

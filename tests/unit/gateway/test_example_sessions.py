@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway_world import DOCUMENT, MemoryStore, Peer, Served, World, bearer, serve, settings_for
+from tests.support.gateway_world import MemoryStore, Peer, Served, World, bearer, serve, settings_for
 from tests.support.waiting import until
 from tests.unit.gateway.conftest import SCHEMAS, own_frames
 from tests.unit.gateway.test_agents import answer
@@ -133,8 +133,10 @@ async def test_the_session_of_a_mekik_client(world: World) -> None:
     """It says neither `protocol` nor `clientId`; the bot takes one turn at a time."""
     name = "session-mekik-bot.json"
     store = MemoryStore()
-    channels = [each | ({"policy": "reject"} if each["id"] == "agents" else {}) for each in DOCUMENT["channels"]]
-    store.document_text = json.dumps({**DOCUMENT, "channels": channels})
+    document = json.loads(store.document_text)
+    for channel in document["channels"]:
+        channel["policy"] = "reject"
+    store.document_text = json.dumps(document)
     async with patient(world, store) as served, served.agent() as bot:
         token = await served.token()
         opened = (await served.http.post("/api/v1/converger/conversations", headers=bearer(token))).json()
