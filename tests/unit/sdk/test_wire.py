@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from connectors.gateway.protocol.errors import SPECS
 from turnlog.backoff import Backoff
+from turnlog.connection import Limits
 from turnlog.errors import AckTimeout, Fenced, RateLimited, TurnlogError, Unavailable, error_of
+from turnlog.link import Pace
+from turnlog.testing import Clock
 from turnlog.wire import base_url, client_id, retry_after, socket_url
 
 
@@ -90,3 +95,25 @@ def test_every_code_of_the_gateways_table_has_a_class(code: str) -> None:
 
 def test_no_ack_is_a_kind_of_unavailable() -> None:
     assert issubclass(AckTimeout, Unavailable)
+
+
+async def test_no_more_frames_a_second_are_sent_than_a_gateway_says_that_it_takes() -> None:
+    with Clock() as clock:
+        loop, pace, times = asyncio.get_running_loop(), Pace(2), []
+
+        async def send() -> None:
+            for _ in range(6):
+                await pace.take()
+                times.append(loop.time())
+
+        sending = asyncio.create_task(send())
+        await clock.advance(10)
+        await sending
+    assert times[5] - times[0] >= 1.999  # a second's worth at once, then two a second
+
+
+def test_a_welcome_names_limits_and_what_it_does_not_name_is_the_protocols() -> None:
+    named = {"maxFrameBytes": 1, "maxInFlight": 2, "maxFramesPerSecond": 3, "maxRuns": 4}
+    assert Limits.of({"limits": named}) == Limits(1, 2, 3, 4)
+    for nothing in ({}, {"limits": 7}, {"limits": {"maxInFlight": "many", "maxRuns": True, "maxFrameBytes": 0}}):
+        assert Limits.of(nothing) == Limits(128 * 1024, 32, None, None)
