@@ -3,7 +3,7 @@
 Only the latest turn, only by who said it, and not when it was the answer to an agent's question, or an invocation. Its
 open runs end (cancelled: `edited`, `regenerated`), all frames that answered it so far are superseded, and in each group
 of the conversation's channel a new run opens for its owner of now, `<conversation>/<seq>~<edition>/<group>`; nothing
-opens while a human answers.
+opens while a human answers. During runs of turns before, it follows the groups' policies as a new turn would.
 
 The turn is given under an id of its own each time (`RunOpened.turn_id`): an agent names in what it sends the turn that
 it answers, and what it still sends to the earlier edition must not be taken for the new answer.
@@ -33,9 +33,10 @@ from streams.core.events import (
 from streams.core.ids import edition_id, run_id
 from streams.core.latest import latest_of
 from streams.core.ownership import choose, why_no_more
-from streams.core.routing import NOBODY, Plan, plan_of
-from streams.core.runs import end, take_waiting
-from streams.core.state import Conversation, ImpossibleEvent, Latest, Partition, WaitingTurn
+from streams.core.policies import open_in
+from streams.core.routing import ENQUEUE, INTERRUPT, NOBODY, REJECT, Plan, plan_of
+from streams.core.runs import INTERRUPTED, end, take_waiting
+from streams.core.state import Conversation, ImpossibleEvent, Latest, Partition, Run, WaitingTurn
 from streams.core.unassigned import refuse_unassigned, wait
 
 EDIT: Final = "edit"
@@ -70,10 +71,15 @@ def decide_wanted_anew(
         return RefusedReason.CHANNEL_UNKNOWN, detail
     if conversation.handed_over:
         plan = NOBODY
+    earlier = _earlier(conversation, plan, latest)
+    busy = next((group for group in earlier if state.config.group(group).policy == REJECT), None)
+    if busy is not None:
+        return RefusedReason.BUSY, f"conversation_id: {busy} answers the turn before"
     draft = Draft()
     for run in conversation.runs.values():
         if run.turn_seq == latest.seq:
             end(draft, conversation, run, RunStatus.CANCELLED, REASONS[command.frame.type])
+    queued = _make_room(state, draft, conversation, earlier)
     superseded = (*said(conversation), *(e.seq for e in draft.events if isinstance(e, FrameCommitted)))
     wanted = TurnRegenerated(
         conversation_id=conversation.id,
@@ -89,7 +95,7 @@ def decide_wanted_anew(
     )
     edited = command.frame.type == EDIT
     draft.add(_edited(command, wanted) if edited else wanted)
-    _open(draft, conversation, plan, wanted, command.at)
+    _open(draft, conversation, plan, wanted, _When(command.at, queued))
     turn = WaitingTurn(latest.seq, edition_id(conversation.id, latest.id, wanted.edition), wanted.edition)
     refuse_unassigned(state, draft, conversation, turn, plan.waiting, given=bool(plan.groups))
     return draft.events
@@ -138,12 +144,37 @@ def _edited(command: CommitPersonFrame, wanted: TurnRegenerated) -> TurnEdited:
     return TurnEdited(text=command.frame.text, data=command.frame.data, **msgspec.structs.asdict(wanted))
 
 
-def _open(draft: Draft, conversation: Conversation, plan: Plan, wanted: TurnRegenerated, at: int) -> None:
+def _earlier(conversation: Conversation, plan: Plan, latest: Latest) -> dict[str, list[Run]]:
+    """Per group of the plan that is busy with turns before, its open runs of those."""
+    runs = {g.id: [r for r in open_in(conversation, g.id) if r.turn_seq != latest.seq] for g in plan.groups}
+    return {group: open_runs for group, open_runs in runs.items() if open_runs}
+
+
+def _make_room(
+    state: Partition, draft: Draft, conversation: Conversation, earlier: dict[str, list[Run]]
+) -> frozenset[str]:
+    """End the runs that the turn interrupts, as any turn does; the groups in which it waits in line."""
+    for group, runs in earlier.items():
+        if state.config.group(group).policy == INTERRUPT:
+            for run in runs:
+                end(draft, conversation, run, RunStatus.CANCELLED, INTERRUPTED)
+    return frozenset(group for group in earlier if state.config.group(group).policy == ENQUEUE)
+
+
+class _When(msgspec.Struct, frozen=True):
+    """When the runs open: at this log time; in these groups in line."""
+
+    at: int
+    queued: frozenset[str]
+
+
+def _open(draft: Draft, conversation: Conversation, plan: Plan, wanted: TurnRegenerated, when: _When) -> None:
     id_, seq, edition = conversation.id, wanted.turn_seq, wanted.edition
     for group in plan.groups:
-        owner = choose(group.members.values(), id_, at)
+        queued = group.id in when.queued
+        owner = None if queued else choose(group.members.values(), id_, when.at)
         previous = conversation.owners.get(group.id)
-        if previous is not None and previous != owner:
+        if not queued and previous is not None and previous != owner:
             reason = why_no_more(group, previous)
             draft.add(OwnerChanged(conversation_id=id_, group=group.id, previous=previous, owner=owner, reason=reason))
         draft.add(
@@ -155,6 +186,7 @@ def _open(draft: Draft, conversation: Conversation, plan: Plan, wanted: TurnRege
                 channel=group.channel,
                 member=owner,
                 turn_id=edition_id(id_, wanted.turn_id, edition),
+                queued=queued,
             )
         )
 

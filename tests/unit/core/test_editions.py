@@ -192,3 +192,48 @@ def test_the_new_run_goes_on_as_any_other(world: World) -> None:
     assert isinstance(world.run("a", "finished", run=SECOND)[-1], RunEnded)
     assert isinstance(world.say("next")[-1], TurnCommitted)
     assert image(replay(world.journal)) == image(world.state)
+
+
+def busy_with_the_turn_before(**settings: str) -> tuple[World, str]:
+    """Member a works on the first turn; the second is the latest."""
+    world = World(**settings)
+    world.join("a", settle=True)
+    world.open()
+    world.say("one")
+    world.run("a", "started", delivered=1)
+    world.say("two")
+    return world, latest(world)
+
+
+def test_during_a_run_of_the_turn_before_it_waits_in_line_where_turns_do() -> None:
+    world, turn = busy_with_the_turn_before(policy="enqueue")
+    ended, edited, opened = world.edit(turn)
+    assert isinstance(ended, RunEnded)
+    assert isinstance(edited, TurnEdited)
+    assert isinstance(opened, RunOpened)
+    assert (opened.queued, opened.member) == (True, None)
+    given = world.run("a", "finished", run=FIRST)[-1]
+    assert isinstance(given, RunOpened)
+    assert (given.run_id, given.member, given.queued) == (f"c/2~1/{GROUP}", "a", False)
+    assert image(replay(world.journal)) == image(world.state)
+
+
+def test_or_interrupts_it_where_turns_do() -> None:
+    world = World(policy="interrupt")
+    world.join("a", settle=True)
+    world.open()
+    world.say("one")
+    world.say("two")
+    world.send("a", client_id="m1", run=f"c/2/{GROUP}")
+    world.configure(2, policy="deliver")
+    world.say("three")
+    world.say("four")
+    world.configure(3, policy="interrupt")
+    ends = [event for event in world.edit(latest(world)) if isinstance(event, RunEnded)]
+    assert {event.reason for event in ends} == {"edited", "interrupted"}
+
+
+def test_or_is_refused_where_turns_are() -> None:
+    world, turn = busy_with_the_turn_before(policy="deliver")
+    world.configure(2, policy="reject")
+    assert refused(world.edit(turn)).reason is RefusedReason.BUSY
