@@ -104,7 +104,10 @@ def apply(
     interrupt), what it gets when no agent has room by `busy` (wait or refuse), for a channel or for one of its `groups`:
 
       channels:
-        - {id: agents, kind: websocket, policy: enqueue, groups: {x: {busy: refuse}}}
+        - id: agents
+          kind: websocket
+          policy: enqueue
+          groups: {fast: {busy: refuse}}
 
     Examples:
 
