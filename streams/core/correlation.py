@@ -45,8 +45,9 @@ def correlate(conversation: Conversation, command: CommitFrame) -> Target:
     run = _run_at_work(conversation, command)
     if client_id is None:
         return Target(run, None, names=False)
-    if run is None or run.silent or run.turn_seq > command.delivered_seq:
-        # Its sender had the run over an earlier connection, and may send again what it sent there.
+    if run is None or run.silent or run.given_back or run.turn_seq > command.delivered_seq:
+        # Its sender had the run over an earlier connection, or got it behind later turns, and may send again what it
+        # sent before.
         sent = _key_sent_before(conversation, command, client_id)
         if run is None or sent is not None:
             return Target(None, sent, names=False)

@@ -534,6 +534,8 @@ def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, eve
     if run.member is not None and was_current:
         del conversation.current[run.member]
     refused = event.reason is MoveReason.REFUSED and event.from_member is not None and event.to_member is not None
+    if event.reason is MoveReason.REFUSED:
+        run.own_terms().given_back = event.to_member is not None
     if refused or run.refusers:
         run.own_terms().refusers = (*run.refusers, event.from_member or "") if refused else ()
     run.member = event.to_member

@@ -142,6 +142,8 @@ class Terms(msgspec.Struct, array_like=True):
     """Its member was told to stop."""
     retry: bool = False
     """Of an invocation: it may be executed again when its owner is lost."""
+    given_back: bool = False
+    """Its member got it after members had refused it: later than turns that came after."""
 
 
 class Run(msgspec.Struct, array_like=True):
@@ -198,6 +200,10 @@ class Run(msgspec.Struct, array_like=True):
     @property
     def cancelling(self) -> bool:
         return self.terms is not None and self.terms.cancelling
+
+    @property
+    def given_back(self) -> bool:
+        return self.terms is not None and self.terms.given_back
 
     def own_terms(self) -> Terms:
         """Its terms, to be changed."""
