@@ -154,7 +154,8 @@ class Sequencer:
     def _run(self) -> tuple[str, Run | None]:
         """One that is open, mostly; its conversation."""
         runs = [(id_, run) for id_, c in self._state.conversations.items() for run in c.runs.values()]
-        if runs and self._pick((True, True, True, False)):
+        plausible = self._pick((True, True, True, False)) if runs else False
+        if plausible:
             return self._pick(runs)
         return self._pick(self._conversations), None
 
