@@ -1,9 +1,9 @@
 """A member that does not take a run it was given (rule 9): the next in rank gets it, and nobody twice.
 
 A run that has begun with its member is not refused any more, and a refusal of a run that its sender does not hold says
-nothing new: both change nothing. When every member of the group refused, an invocation ends (`agent_busy`), and so does
-a turn where the group says `busy: refuse`; else the run waits, without a member, and is tried again when a run of the
-group ends in this partition, when a member joins, or after `TRY_AGAIN_MS`.
+nothing new: both change nothing. A run that is to stop ends with its refusal. When every member of the group refused,
+an invocation ends (`agent_busy`), and so does a turn where the group says `busy: refuse`; else the run waits, without a
+member, and is tried again when a run of the group ends in this partition, when a member joins, or after `TRY_AGAIN_MS`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from streams.core.events import Event, MoveReason, Refused, RunStatus
 from streams.core.limits import problem_of_text
 from streams.core.ownership import choose
 from streams.core.routing import REFUSE
-from streams.core.runs import end, give, move
+from streams.core.runs import CANCELLED, end, give, move
 from streams.core.state import Member, Partition, Run
 
 AGENT_BUSY = "agent_busy"
@@ -34,7 +34,9 @@ def decide_refuse_run(state: Partition, command: RefuseRun) -> list[Event]:
         return [Refused(conversation_id=id_, reason=problem[0], ref=command.ref, detail=problem[1])]
     to = next_in_rank(state, run, {*run.refusers, command.member}, id_, command.at)
     draft = Draft()
-    if to is not None:
+    if run.cancelling:
+        end(draft, conversation, run, RunStatus.CANCELLED, CANCELLED)
+    elif to is not None:
         give(state, draft, conversation, run, to=to, reason=MoveReason.REFUSED)
     elif run.invocation is not None or state.config.group(run.group).busy == REFUSE:
         end(draft, conversation, run, RunStatus.FAILED, AGENT_BUSY)

@@ -156,6 +156,21 @@ def test_a_run_that_goes_on_is_refused_with_all_that_was_done_of_it() -> None:
     assert event.checkpoint_lsn == first.checkpoint_lsn > 0
 
 
+def test_a_run_that_is_to_stop_ends_when_its_member_refuses_it_and_goes_to_nobody_else() -> None:
+    world = World()
+    world.join("a", settle=True, continues=True)
+    world.open()
+    world.say()
+    world.send("a", "checkpoint", run=RUN, epoch=1, data="{}")
+    world.join("b", settle=True, continues=True)
+    world.join("d", settle=True, continues=True)
+    heir = moved(world.leave("a")).to_member or ""
+    world.cancel(RUN)
+    [ended] = world.refuse(heir, RUN, epoch=2)
+    assert isinstance(ended, RunEnded)
+    assert (ended.status, ended.reason) == (RunStatus.CANCELLED, "cancelled")
+
+
 def test_who_waits_for_room_waits_for_a_member_when_the_last_one_leaves() -> None:
     world = world_with("a")
     world.say()
