@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from streams.core.events import Event
 from streams.core.state import Conversation
 
@@ -11,9 +13,10 @@ class Draft:
 
     __slots__ = ("_heads", "events")
 
-    def __init__(self) -> None:
+    def __init__(self, behind: Iterable[Event] = ()) -> None:
+        """`behind`: events decided before these, which have taken seqs."""
         self.events: list[Event] = []
-        self._heads: dict[str, int] = {}
+        self._heads = {event.conversation_id or "": event.seq for event in behind if event.seq}
 
     def next_seq(self, conversation: Conversation) -> int:
         """Take the conversation's next seq."""

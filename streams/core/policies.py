@@ -9,7 +9,7 @@
 
 A group is busy in a conversation while a run of it is open there, in line or not. What an end of runs makes room for is
 decided with the command that ends them (`after`): first the runs in line, in the order of their turns, then one run
-that every member had refused, for each run that ended.
+that every member had refused, for each run that ended. Some of those end by being tried again, and make room in turn.
 """
 
 from __future__ import annotations
@@ -70,32 +70,41 @@ def after(state: Partition, at: int, events: list[Event]) -> list[Event]:
     ends = [event for event in events if type(event) is RunEnded]
     if not ends:
         return events
-    room = _Room(state, at, events, ends)
-    for conversation_id in dict.fromkeys(event.conversation_id or "" for event in ends):
-        if conversation_id in state.queued:
-            room.open_next(state.conversations[conversation_id])
-    for ended in ends:
-        room.retry_one(ended)
+    room = _Room(state, at, events)
+    while ends:
+        ends = room.fill(ends)
     return [*events, *room.draft.events]
 
 
 class _Room:
     """The partition as it is after some events, as far as runs that wait must know."""
 
-    def __init__(self, state: Partition, at: int, events: Sequence[Event], ends: Sequence[RunEnded]) -> None:
-        self.draft = Draft()
+    def __init__(self, state: Partition, at: int, events: Sequence[Event]) -> None:
+        self.draft = Draft(behind=events)
         self._state = state
         self._at = at
         self._events = events
-        self._gone = {event.run_id for event in ends}
+        self._gone: set[str] = set()
         self._placed = {event.run_id for event in events if type(event) is RunMoved}
+        self._opened: set[str] = set()
         self._rosters: dict[str, dict[str, Member]] = {}
 
-    def open_next(self, conversation: Conversation) -> None:
+    def fill(self, ends: Sequence[RunEnded]) -> list[RunEnded]:
+        """Give away what these ends make room for; the ends that came of it."""
+        before = len(self.draft.events)
+        self._gone.update(ended.run_id for ended in ends)
+        for conversation_id in dict.fromkeys(ended.conversation_id or "" for ended in ends):
+            if conversation_id in self._state.queued:
+                self._open_next(self._state.conversations[conversation_id])
+        for ended in ends:
+            self._retry_one(ended)
+        return [event for event in self.draft.events[before:] if type(event) is RunEnded]
+
+    def _open_next(self, conversation: Conversation) -> None:
         """Open the runs in line that no earlier one is before."""
         groups, called = self._busy(conversation)
         for run in list(conversation.runs.values()):
-            if not run.queued or run.id in self._gone:
+            if not self._in_line(run) or run.id in self._gone:
                 continue
             is_call = run.invocation is not None
             if not (run.group in groups or (is_call and called)) and not self._open(conversation, run):
@@ -103,11 +112,14 @@ class _Room:
             groups.add(run.group)
             called |= is_call
 
+    def _in_line(self, run: Run) -> bool:
+        return run.queued and run.id not in self._opened
+
     def _busy(self, conversation: Conversation) -> tuple[set[str], bool]:
         """Groups with a run that has begun to be somebody's, and whether one of these is an invocation's."""
         groups, called = set(), False
         for run in conversation.runs.values():
-            if not run.queued and run.id not in self._gone:
+            if not self._in_line(run) and run.id not in self._gone:
                 groups.add(run.group)
                 called |= run.invocation is not None
         for event in self._events:
@@ -138,6 +150,7 @@ class _Room:
                     conversation_id=conversation.id, group=run.group, previous=previous, owner=owner, reason=reason
                 )
             )
+        self._opened.add(run.id)
         self.draft.add(
             RunOpened(
                 conversation_id=conversation.id,
@@ -150,7 +163,7 @@ class _Room:
         )
         return True
 
-    def retry_one(self, ended: RunEnded) -> None:
+    def _retry_one(self, ended: RunEnded) -> None:
         """Its member has room for one more: give it the run that waits longest for anybody of its group."""
         if ended.group not in self._state.orphans or ended.group not in self._state.groups:
             return

@@ -594,10 +594,12 @@ def evolve_cancelling(_: Partition, conversation: Conversation, __: Entry, event
 
 def claim_runs(state: Partition, conversation: Conversation, group: str, member: str, watermark: int) -> bool:
     """A member that joined says that it has the turns up to `watermark`: remember it for when a run of them is free.
+    What waits in line was given to nobody, though an answer after it may have been.
 
     True when there is such a run.
     """
-    claimed = [run for run in conversation.runs.values() if run.group == group and run.turn_seq <= watermark]
+    runs = conversation.runs.values()
+    claimed = [run for run in runs if run.group == group and run.turn_seq <= watermark and not run.queued]
     for run in claimed:
         run.claimants = (*claimants_of(run, state.members), member)
     return bool(claimed)

@@ -12,6 +12,7 @@ from streams.core.events import (
     Refused,
     RefusedReason,
     RunEnded,
+    RunMoved,
     RunOpened,
     RunStatus,
     TurnCommitted,
@@ -55,6 +56,42 @@ def test_a_turn_in_line_gets_its_run_when_the_earlier_one_ended(status: str) -> 
         conversation_id="c", run_id=f"c/2/{GROUP}", turn_seq=2, group=GROUP, channel="agents", member="a"
     )
     assert world.conversation().runs[f"c/3/{GROUP}"].queued, "one after another"
+
+
+def left_by_all(policy: str, *said: str) -> World:
+    """c's first run has the frames `said`; every member refused to go on with it, and from now on nobody may."""
+    world = World(policy=policy)
+    world.join("a", settle=True, continues=True)
+    world.open()
+    world.say()
+    world.run("a", "started", run=RUN, epoch=1)
+    for kind in said:
+        world.send("a", kind, run=RUN, epoch=1, stream_id="s" if kind == "genui" else None)
+    world.join("b", settle=True, continues=True)
+    world.leave("a")
+    world.refuse("b", RUN, epoch=2)
+    assert world.conversation().runs[RUN].member is None
+    world.configure(2, policy=policy, on_owner_loss="restart")
+    return world
+
+
+def test_in_line_behind_a_run_that_its_next_try_ends_it_is_opened() -> None:
+    world = left_by_all("enqueue", "text")
+    world.say("second")
+    world.open("d")
+    world.say(id_="d")
+    events = world.run("b", "finished", id_="d", run=f"d/1/{GROUP}", epoch=1)
+    assert shown(events) == ["RunEnded", "RunEnded", "OwnerChanged", "RunOpened"]
+    assert not world.state.queued
+    assert image(replay(world.journal)) == image(world.state)
+
+
+def test_a_run_tried_again_is_closed_behind_what_its_conversation_was_told_just_now() -> None:
+    world = left_by_all("deliver", "genui")
+    world.say("second")
+    events = world.send("b", run=f"c/3/{GROUP}", epoch=1)
+    assert [event.seq for event in events] == [4, 0, 5, 0]
+    assert image(replay(world.journal)) == image(world.state)
 
 
 def test_an_answer_of_an_agent_that_announces_nothing_lets_the_next_one_in() -> None:
@@ -217,3 +254,19 @@ def test_a_document_that_changes_the_policy_leaves_who_waits_in_line() -> None:
     world.run("a", "finished", run=RUN, epoch=1)
     assert world.conversation().runs[f"c/2/{GROUP}"].queued, "the third came before it"
     assert document(2)
+
+
+def test_who_says_that_it_has_all_up_to_an_answer_has_not_what_waited_in_line_before_it() -> None:
+    world = World(policy="enqueue")
+    world.join("b", settle=True)
+    world.open()
+    world.say()
+    world.run("b", "started", delivered=1)
+    world.say("second")
+    world.send("b", "interrupt", id="ask", run=RUN, epoch=1)
+    world.say("the answer")
+    world.join("a", settle=True, watermarks={"c": 4})
+    world.run("b", "finished", run=RUN, epoch=1)
+    assert world.conversation().runs[f"c/2/{GROUP}"].member == "b"
+    [moved] = [event for event in world.leave("b") if isinstance(event, RunMoved)]
+    assert (moved.to_member, moved.adopted) == ("a", False)
