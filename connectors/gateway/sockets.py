@@ -376,14 +376,26 @@ class AgentConnection(Connection):
         return rest
 
     async def _load(self, wanted: LoadFor) -> None:
+        try:
+            await self._replay(wanted)
+        except ProtocolError as error:
+            self.perform(self.session.load_failed(wanted.conversation_id, error, wall_ms()))
+        except Unavailable as error:
+            log.warning("a replay failed", conversation=wanted.conversation_id, error=str(error))
+            refused = ProtocolError(
+                "replay_unavailable", "the history cannot be read now", retry_after_ms=LOAD_RETRY_MS
+            )
+            self.perform(self.session.load_failed(wanted.conversation_id, refused, wall_ms()))
+
+    async def _replay(self, wanted: LoadFor) -> None:
+        info = await self._gateway.conversation(wanted.conversation_id)
+        # Its process may say that it has anything; whether a conversation of somebody else exists is not told.
+        if not self.serves(info.channel):
+            raise ProtocolError("conversation_not_found", "no such conversation")
         after = wanted.after
         while after < wanted.upto:
             await self._until_drained()
-            try:
-                page = await self._gateway.history.page(wanted.conversation_id, after, limits.REPLAY_BATCH)
-            except Unavailable as error:
-                log.warning("a replay failed", conversation=wanted.conversation_id, error=str(error))
-                return
+            page = await self._gateway.history.page(wanted.conversation_id, after, limits.REPLAY_BATCH)
             shown = [item for item in page.stored if item.entry.event.seq <= wanted.upto]
             if not shown:
                 return

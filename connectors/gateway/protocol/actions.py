@@ -53,7 +53,8 @@ class LoadSuperseded(msgspec.Struct, frozen=True):
 
 
 class LoadFor(msgspec.Struct, frozen=True):
-    """Read entries of (`after`, `upto`] for an agent's `sync`, then call `AgentSession.replayed`."""
+    """Read entries of (`after`, `upto`] for an agent's `sync`, where the conversation is one of its channel's business,
+    then call `AgentSession.replayed`; `load_failed` otherwise."""
 
     conversation_id: str
     after: int

@@ -236,8 +236,8 @@ class AgentSession(Session):
         """What a person sent beside their messages, of a run that this member holds, or to it as the owner."""
         self._now = now
         if not given.run_id or self.holds(given.run_id, given.run_epoch):
-            shown = person_frame(event, run_id=given.run_id, run_epoch=given.run_epoch)
-            self._tell(event.conversation_id or "", encode(shown))
+            shown = encode(person_frame(event, run_id=given.run_id, run_epoch=given.run_epoch))
+            self._delivery.say(event.conversation_id or "", given.run_id, given.run_epoch, shown)
         return self._drain()
 
     def resume_part(self, fetch: FetchTurn | FetchRun, frames: Sequence[bytes], now: int) -> list[Action]:
@@ -274,7 +274,7 @@ class AgentSession(Session):
         self._now = now
         if self.holds(event.run_id, event.run_epoch):
             named = {"type": "abort", "run": event.run_id, "runEpoch": event.run_epoch, "reason": event.reason}
-            self._tell(event.conversation_id or "", encode(named))
+            self._delivery.say(event.conversation_id or "", event.run_id, event.run_epoch, encode(named))
         return self._drain()
 
     def run_lost(self, run_id: str, now: int) -> list[Action]:
@@ -372,6 +372,13 @@ class AgentSession(Session):
             frame = numbered(entry, superseded=superseded)
             if frame is not None:
                 self._tell(conversation_id, encode(frame))
+        return self._drain()
+
+    def load_failed(self, conversation_id: str, error: ProtocolError, now: int) -> list[Action]:
+        """History cannot be read for a `sync`: now, or by this agent."""
+        self._now = now
+        error.frame_type = "sync"
+        self._refuse_in(conversation_id, error)
         return self._drain()
 
     # ------------------------------------------------------------------------------------------------- handshake

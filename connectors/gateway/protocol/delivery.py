@@ -31,7 +31,9 @@ class Held(msgspec.Struct):
 
 
 class _Waiting(msgspec.Struct):
-    """A turn to be written once those before it are. `entry` None: it is being fetched, for this epoch of its run."""
+    """A turn to be written once those before it are. `entry` None: it is being fetched, for this epoch of its run.
+
+    `said`: no turn, but what was said of the run meanwhile, ready to be written behind its turn."""
 
     run_id: str
     run_epoch: int
@@ -40,6 +42,12 @@ class _Waiting(msgspec.Struct):
     fresh: bool
     """Whether it came live: then its seq is above everything that any process has of the conversation."""
     resume: Resume | None = None
+    said: bytes | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing has to be fetched for it."""
+        return self.entry is not None or self.said is not None
 
 
 class _Memory(msgspec.Struct):
@@ -130,6 +138,14 @@ class Delivery:
             memory.waiting.append(_Waiting(run_id, held.run_epoch, turn_of(entry).seq, entry, fresh=True))
             self._give_ready(memory)
 
+    def say(self, conversation_id: str, run_id: str, run_epoch: int, frame: bytes) -> None:
+        """Write what is said of a run at this epoch: behind its turn, which may be on its way still."""
+        memory = self._remember(conversation_id)
+        if any(waiting.run_id == run_id for waiting in memory.waiting):
+            memory.waiting.append(_Waiting(run_id, run_epoch, 0, None, fresh=False, said=frame))
+        else:
+            self._write(conversation_id, frame)
+
     def has(self, conversation_id: str, turn_seq: int) -> None:
         """Its process has the turn already."""
         memory = self._remember(conversation_id)
@@ -155,11 +171,13 @@ class Delivery:
 
     def _give_ready(self, memory: _Memory) -> None:
         """Write what waits, up to the first turn that is being fetched."""
-        while memory.waiting and (memory.waiting[0].entry is not None or memory.waiting[0].run_id not in self._runs):
+        while memory.waiting and (memory.waiting[0].is_ready or memory.waiting[0].run_id not in self._runs):
             self._give(memory, memory.waiting.popleft())
 
     def _give(self, memory: _Memory, turn: _Waiting) -> None:
         held = self._runs.get(turn.run_id)
+        if held is not None and turn.said is not None and held.run_epoch == turn.run_epoch:
+            self._write(held.conversation_id, turn.said)
         if held is None or turn.entry is None:
             return  # the run ended or moved on while its turn was fetched
         seq = turn.turn_seq

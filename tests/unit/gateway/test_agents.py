@@ -371,6 +371,36 @@ async def test_history_ends_at_what_the_member_was_given(served: Served) -> None
         assert await stranger.settled() == []
 
 
+async def test_no_agent_reads_a_conversation_of_a_channel_that_is_not_routed_to_it(served: Served) -> None:
+    """Whatever its process says that it has of it."""
+    conversation, token = await served.conversation()
+    await served.say(conversation, token, "between us")
+    newer = json.loads(served.store.document_text) | {"version": 2, "routes": []}
+    served.store.document_text, served.store.version = json.dumps(newer), 2
+    await served.gateway.directory._refresh_document()
+    async with served.agent(watermarks={conversation: 1_000}) as agent:
+        await agent.say(conversation, {"type": "sync", "watermark": 0})
+        assert (await agent.until_refused())["code"] == "conversation_not_found"
+        assert await agent.settled() == []
+
+
+async def test_history_that_cannot_be_read_now_is_refused_for_a_retry(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation, token = await served.conversation()
+    await served.say(conversation, token, "m1")
+
+    async def away(*_: Any) -> Any:
+        raise Unavailable("PostgreSQL is away")
+
+    async with served.agent(watermarks={conversation: 1}) as agent:
+        monkeypatch.setattr(served.gateway.history, "page", away)
+        await agent.say(conversation, {"type": "sync", "watermark": 0})
+        refused = await agent.until_refused()
+        assert (refused["code"], refused["retryable"], refused["frameType"]) == ("replay_unavailable", True, "sync")
+        assert refused["retryAfterMs"] > 0
+
+
 async def test_a_message_answers_the_open_question_and_joins_its_run(served: Served) -> None:
     conversation, token = await served.conversation()
     async with served.agent() as agent, served.socket(token, {"watermark": 0}) as person:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+
+import pytest
 
 from connectors.gateway.protocol.errors import SPECS
 from tests.support.gateway_world import API_KEY, Peer, Served, World, bearer
@@ -20,6 +23,20 @@ async def asked(served: Served, agent: Peer, conversation: str, token: str) -> d
     await agent.say(conversation, {"type": "interrupt", "id": "approve#0", "clientId": "i1", "data": payload} | named)
     await agent.until("ack")
     return turn
+
+
+def read_late(served: Served, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """From here on a turn that moves is read once the second event is set; the first one: it was asked for."""
+    history, asked_for, may_read = served.gateway.history, asyncio.Event(), asyncio.Event()
+    turn_of = history.turn
+
+    async def late(conversation_id: str, seq: int) -> Any:
+        asked_for.set()
+        await may_read.wait()
+        return await turn_of(conversation_id, seq)
+
+    monkeypatch.setattr(history, "turn", late)
+    return asked_for, may_read
 
 
 async def activities(served: Served, conversation: str, token: str) -> list[dict[str, Any]]:
@@ -71,6 +88,49 @@ async def test_an_open_question_is_told_again_on_reconnect_and_its_answer_reache
             await person.send({"type": "resume", "answers": {"approve#0": "yes"}})
             resume = await other.until("resume")
             assert (resume["answers"], resume["runEpoch"]) == ({"approve#0": "yes"}, 2)
+
+
+async def test_an_answer_comes_behind_its_turn_also_while_that_is_read_for_the_next_owner(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent lets pass what it is told of a run that it does not know: it would wait for the answer for ever."""
+    conversation, token = await served.conversation()
+    moved, may_read = read_late(served, monkeypatch)
+    async with served.agent(**ABLE) as first, served.socket(token, {"conversationId": conversation}) as person:
+        await asked(served, first, conversation, token)
+        async with served.agent(**ABLE) as second:
+            await first.raw.close()
+            await moved.wait()
+            await person.send({"type": "resume", "clientId": "r", "answers": {"approve#0": "yes"}})
+            await person.until("ack")
+            assert "resume" not in [each["type"] for each in await second.settled()]
+            may_read.set()
+            assert (await second.until("text"))["resume"]["interrupts"] == ["approve#0"]
+            assert (await second.until("resume"))["answers"] == {"approve#0": "yes"}
+
+
+async def test_a_call_is_cancelled_behind_its_turn_also_while_that_is_read_for_the_next_owner(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that is told first to stop would then begin."""
+    headers, calls = bearer(await served.token(user={"id": "ann"})), "/v1/threads/t/invocations"
+    moved, may_read = read_late(served, monkeypatch)
+    async with served.agent(**ABLE) as first:
+        body = {"id": "i", "agent": "agents/bots", "input": {"text": "sum it up"}, "retry": True}
+        assert (await served.http.post(calls, headers=headers, json=body)).status_code == 202
+        turn = await first.until("text")
+        started = {"type": "run", "data": {"status": "started"}, "run": turn["run"], "runEpoch": turn["runEpoch"]}
+        await first.say("t", started)
+        await first.settled()
+        async with served.agent(**ABLE) as second:
+            await first.raw.close()
+            await moved.wait()
+            assert (await served.http.post(f"{calls}/i/cancel", headers=headers, json={})).status_code == 202
+            assert await second.settled() == []
+            may_read.set()
+            given = await second.until("text")
+            abort = await second.until("abort")
+            assert (abort["run"], abort["runEpoch"]) == (given["run"], given["runEpoch"])
 
 
 async def test_an_answer_that_was_passed_to_an_agent_that_died_is_given_to_the_next(served: Served) -> None:
