@@ -285,8 +285,10 @@ class Sequencer(Service):
                 log.warning("cannot go on now", **about)
             case Undecidable():
                 # The first time the state may have been at fault, which is rebuilt; the second time it is the record.
+                # No pause would mend that, and it is out of the way: those for the next one are the first ones again.
                 if problem.origin == self._suspect:
                     self._quarantine.add(problem.origin)
+                    self._failures = 0
                 self._suspect = problem.origin
                 log.error("the core failed", exc_info=problem, **about)
             case _:

@@ -209,15 +209,20 @@ async def test_an_error_that_nobody_foresaw_starts_the_partition_over() -> None:
         assert running.lease.token.writer_epoch == 2
 
 
-async def test_a_record_that_the_core_fails_on_goes_to_dead_letters_and_the_partition_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def brittle_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails on every turn that says "poison"."""
+
     def failing(state: Partition, command: Command, writer_epoch: int) -> list[Entry]:
         if isinstance(command, CommitTurn) and command.turn.text == "poison":
             raise KeyError("a mistake in the core")
         return step(state, command, writer_epoch)
 
     monkeypatch.setattr("streams.runtime.writer.step", failing)
+
+
+@pytest.mark.usefixtures("brittle_core")
+async def test_a_record_that_the_core_fails_on_goes_to_dead_letters_and_the_partition_goes_on() -> None:
     world = World()
     world.configure()
     world.converse("c1")
@@ -229,6 +234,27 @@ async def test_a_record_that_the_core_fails_on_goes_to_dead_letters_and_the_part
     (letter,) = world.kafka.readable("dead-letters", 0)
     assert world.codec.decode_dead_letter(letter.value).origin == "turns/0/2"
     assert [e.event.reason for e in world.journal() if isinstance(e.event, Rejected)] == ["undecidable"]
+
+
+@pytest.mark.usefixtures("brittle_core")
+async def test_many_records_that_the_core_fails_on_hold_their_partition_up_no_longer_each_than_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    async def paused(_: Sequencer, seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(Sequencer, "_pause", paused)
+    world = World()
+    world.configure()
+    world.converse("c1")
+    for text in (*["poison"] * 8, "after"):
+        world.turn("c1", text)
+    async with sequencer(world):
+        await until(lambda: "TurnCommitted" in world.kinds())
+    assert len(pauses) == 16
+    assert max(pauses) <= 2 * module.BACKOFF_FIRST_S
 
 
 @pytest.mark.parametrize("checkpoint", [True, False], ids=["above the checkpoint", "above the journal"])
