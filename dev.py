@@ -34,7 +34,9 @@ CHECKS = (
     ("layers", ("lint-imports",)),
     ("schemas", ("turnlog", "schema", "check")),
 )
-PYTEST = ("pytest", "--durations=10")
+# Two at a time: most of the tests on real servers wait for something else than a processor. A file's tests stay together,
+# in one process with one set of servers.
+PYTEST = ("pytest", "-n", "2", "--dist", "loadfile", "--durations=10")
 
 
 class Stop(Exception):

@@ -101,7 +101,7 @@ def apply(
         - {from: web, to: [agents]}
 
     What a turn gets that comes while an agent answers the one before is said by `policy` (deliver, enqueue, reject or
-    interrupt), what it gets when no agent has room by `busy` (wait or refuse), for a channel or for one of its `groups`:
+    interrupt), what it gets when no agent has room by `busy` (wait or refuse), for a channel or one of its `groups`:
 
       channels:
         - id: agents

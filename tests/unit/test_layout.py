@@ -14,7 +14,19 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("turnlog", "streams", "connectors", "ops", "schemas")
-SERVER_ONLY = ("aiokafka", "faust", "psycopg", "fastavro", "starlette", "streams", "connectors", "ops", "schemas")
+SERVER_ONLY = (
+    "langchain_core",
+    "pydantic",
+    "aiokafka",
+    "faust",
+    "psycopg",
+    "fastavro",
+    "starlette",
+    "streams",
+    "connectors",
+    "ops",
+    "schemas",
+)
 
 
 def normalized(name: str) -> str:
@@ -56,7 +68,7 @@ def test_importing_the_sdk_loads_nothing_of_the_server() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_what_a_package_imports_is_declared_and_not_there_by_chance(package: str) -> None:
-    allowed = declared() if package == "turnlog" else declared("server")
+    allowed = declared("langchain") if package == "turnlog" else declared("server")
     providers = importlib.metadata.packages_distributions()
     undeclared = {
         module: path
@@ -64,6 +76,17 @@ def test_what_a_package_imports_is_declared_and_not_there_by_chance(package: str
         if not {normalized(name) for name in providers.get(module, [module])} & allowed
     }
     assert undeclared == {}
+
+
+def test_only_the_module_of_an_extra_imports_it() -> None:
+    extra = declared("langchain") - declared()
+    providers = importlib.metadata.packages_distributions()
+    users = {
+        path
+        for module, path in imported("turnlog").items()
+        if {normalized(name) for name in providers.get(module, [])} & extra
+    }
+    assert users == {"turnlog/langchain.py"}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
