@@ -34,7 +34,7 @@ CHECKS = (
     ("layers", ("lint-imports",)),
     ("schemas", ("turnlog", "schema", "check")),
 )
-# Two at a time: most of the tests on real servers wait for something else than a processor. A file's tests stay together,
+# Two files at a time: the tests on real servers mostly wait for something else than a processor. A file stays together,
 # in one process with one set of servers.
 PYTEST = ("pytest", "-n", "2", "--dist", "loadfile", "--durations=10")
 
