@@ -26,7 +26,7 @@ EXPIRED: Final = "expired"
 MINUTE_MS: Final = 60_000
 FENCES_MOST: Final = 30
 """Writer epochs of one partition within a minute. A writer that fails again and again waits twice as long each time, up
-to 6.4 s: 0.1 + 0.2 + … + 6.4 s are 7 epochs, and then 9 a minute, of each of two workers; 10 were seen at most. Two
+to 6.4 s: 0.1 + 0.2 + … + 6.4 s are 7 epochs, and then 9 a minute, of each of two workers; 11 were seen at most. Two
 writers that fenced each other without end would have hundreds."""
 
 
