@@ -9,6 +9,7 @@ that nothing outlives it, however it ends.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
@@ -157,9 +158,12 @@ def _shown(child: Child, *names: str) -> dict[str, Any]:
 async def running(plan: StackPlan, notify: Notify) -> AsyncIterator[RunningStack]:
     """The stack, ready, for as long as the block runs; then drained. `notify` gets lines for people, one at a time.
 
-    Raises what the parts raise: `StackUnavailable` where no server can be had, `SettingsError`, and `ChildFailed` where
-    a process did not become ready; whatever was started by then is stopped.
+    Raises what the parts raise: `StackUnavailable` where no server can be had, or only one of them would outlive the
+    run, `SettingsError`, and `ChildFailed` where a process did not become ready; whatever was started by then is
+    stopped.
     """
+    if plan.data is None:
+        _require_one_life()
     async with AsyncExitStack() as undo:
         data = plan.data or undo.enter_context(temporary_folder(PREFIX))
         servers = await _servers(plan, notify)
@@ -170,6 +174,20 @@ async def running(plan: StackPlan, notify: Notify) -> AsyncIterator[RunningStack
             if embedded.POSTGRES in servers.named:
                 await asyncio.to_thread((data / DATABASE).write_text, redacted_dsn(settings.postgres))
         yield await undo.enter_async_context(running_on(servers, settings, plan, data, notify))
+
+
+def _require_one_life() -> None:
+    """Topics and tables belong together: where one of the two servers goes with a temporary folder and the other stays,
+    what stays is another deployment's for ever, which no later run is let into."""
+    variables = embedded.VARIABLES.values()
+    named = [variable for variable in variables if os.environ.get(variable)]
+    if len(named) == 1:
+        [other] = [variable for variable in variables if variable not in named]
+        raise embedded.StackUnavailable(
+            f"{named[0]} names a server that stays, while the other one would go with this run: what stays would belong "
+            f"to what is gone, and refuse each later run. Keep the other one's data (`turnlog up --data FOLDER`), set "
+            f"{other} too, or unset {named[0]} to have both started here for this run"
+        )
 
 
 @asynccontextmanager

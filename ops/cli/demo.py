@@ -38,9 +38,9 @@ def demo(
     """See it work: people talk to two agent processes, one of which is killed in the middle of an answer.
 
     Starts the whole stack on this machine for the length of the demo (as `turnlog up` does; TURNLOG_KAFKA and
-    TURNLOG_POSTGRES point to existing servers instead). What is shown is read from the log of committed events. It
-    ends with `turnlog audit verify`; the exit code is 0 only if every turn was answered exactly once and the audit is
-    content.
+    TURNLOG_POSTGRES, both, point to existing servers instead). What is shown is read from the log of committed events.
+    It ends with `turnlog audit verify`; the exit code is 0 only if every turn was answered exactly once and the audit
+    is content.
 
     Examples:
 

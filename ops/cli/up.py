@@ -40,8 +40,8 @@ def up(
     """Run all of Turnlog on this machine: Kafka, PostgreSQL, workers, projectors and a gateway, until Ctrl-C.
 
     Kafka and PostgreSQL are brought along (no Docker); TURNLOG_KAFKA and TURNLOG_POSTGRES point to existing ones
-    instead, either or both: it says so, and with both DATA keeps only logs and login secrets. One DATA serves one `up`
-    at a time; without it, the login secrets that were made end with the run.
+    instead, both, or either with --data: it says so, and with both DATA keeps only logs and login secrets. One DATA
+    serves one `up` at a time; without it, the login secrets that were made end with the run.
 
     Each process logs to a file of its own under DATA/logs; one that ends unasked is reported and started again. Ctrl-C
     or SIGTERM drains and exits with 0; a second one does not wait.

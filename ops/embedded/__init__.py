@@ -8,6 +8,16 @@ servers listen on 127.0.0.1 under a supervisor that ends them when the process t
 """
 
 from ops.embedded.errors import GivenUp, StackUnavailable
-from ops.embedded.stack import KAFKA, POSTGRES, EmbeddedStack, on_stderr, servers, start
+from ops.embedded.stack import KAFKA, POSTGRES, VARIABLES, EmbeddedStack, on_stderr, servers, start
 
-__all__ = ["KAFKA", "POSTGRES", "EmbeddedStack", "GivenUp", "StackUnavailable", "on_stderr", "servers", "start"]
+__all__ = [
+    "KAFKA",
+    "POSTGRES",
+    "VARIABLES",
+    "EmbeddedStack",
+    "GivenUp",
+    "StackUnavailable",
+    "on_stderr",
+    "servers",
+    "start",
+]
