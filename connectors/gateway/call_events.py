@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 STREAM_PAGE = 200
 RETRY_S = 1.0
 WAIT_S = 5.0
+OUTPUT_KEPT_BYTES = 8 * 1024
+"""Of a call in memory: 40 MB with as many calls as there may be. A longer one is read again for each who asks."""
 NOT_SAID = frozenset({"tool_call", "skill", "event", "interrupt", "interrupt_resolved"})
 """Types of frames that are no part of the answer."""
 
@@ -83,7 +85,7 @@ async def output_of(history: History, call: Call) -> Fields:
         message["text"] += _chunk(frame.data)
     text = "\n\n".join(message["text"] for message in messages if message["text"])
     output = {"text": text, "messages": messages}
-    if call.status is not None:
+    if call.status is not None and len(msgspec.json.encode(output)) <= OUTPUT_KEPT_BYTES:
         call.output = output
     return output
 

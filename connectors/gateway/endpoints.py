@@ -422,7 +422,7 @@ OPERATIONS: Final = (
         f"{INVOCATION}/cancel",
         "Ask it to stop",
         TOKEN + API_KEY,
-        body={"reason": Field("string", "for whoever reads the log")},
+        body={"reason": Field("string", "for whoever reads the log: at most 1,000 characters")},
         answer=RECORD,
         status=202,
     ),
@@ -432,8 +432,10 @@ OPERATIONS: Final = (
         "End a call whose owner is gone and that waits for another",
         API_KEY,
         body={
-            "proof": Field("string", "how it is known that the old worker has stopped", required=True),
-            "reason": Field("string", "for whoever reads the log"),
+            "proof": Field(
+                "string", "how it is known that the old worker has stopped: at most 1,000 characters", required=True
+            ),
+            "reason": Field("string", "for whoever reads the log: at most 1,000 characters"),
         },
         answer=RECORD,
     ),

@@ -27,6 +27,9 @@ log = structlog.get_logger(__name__)
 
 MAX_BODY_BYTES = limits.HARD_CAP_BYTES
 MAX_KEY = 255
+REASON_MAX = 1_000
+NUMBER_DIGITS = 18
+"""Any that fit into 64 bits."""
 TRACEPARENT = "traceparent"
 
 Handler = Callable[["Gateway", Request], Awaitable[Response]]
@@ -126,6 +129,14 @@ def optional(body: dict[str, Any], field: str, kind: type, where: str = "") -> A
     return value
 
 
+def reason(body: dict[str, Any], field: str = "reason") -> str:
+    """Why somebody does it, for who reads the log; empty where nothing is said. Raises `invalid_message`."""
+    text: str = optional(body, field, str) or ""
+    if len(text) > REASON_MAX:
+        raise ProtocolError("invalid_message", f"{field}: at most {REASON_MAX} characters", details={"field": field})
+    return text
+
+
 def idempotency_key(request: Request) -> str | None:
     """`X-Idempotency-Key`; raises `invalid_message` for one that cannot be kept."""
     key = request.headers.get("x-idempotency-key")
@@ -139,7 +150,9 @@ def number(request: Request, name: str, default: int, *, low: int, high: int) ->
     value = request.query_params.get(name)
     if value is None or value == "":
         return default
-    if not value.isascii() or not value.isdigit() or not low <= int(value) <= high:
+    # Of a text of thousands of digits Python makes no number.
+    usable = value.isascii() and value.isdigit() and len(value) <= NUMBER_DIGITS
+    if not usable or not low <= int(value) <= high:
         raise ProtocolError("bad_request", f"{name}: must be an integer from {low} to {high}")
     return int(value)
 
@@ -149,7 +162,7 @@ def watermark(request: Request) -> int:
     value = request.query_params.get("watermark")
     if value is None or value == "":
         return 0
-    if not value.isascii() or not value.isdigit() or len(value) > 18:
+    if not value.isascii() or not value.isdigit() or len(value) > NUMBER_DIGITS:
         raise ProtocolError("invalid_watermark", "watermark: must be an integer, 0 or above")
     return int(value)
 

@@ -19,6 +19,7 @@ from connectors.gateway import http
 from connectors.gateway.authorization import Caller
 from connectors.gateway.call_events import CallStream, output_of, page_of
 from connectors.gateway.calls import Call, CallState
+from connectors.gateway.clock import wall_ms
 from connectors.gateway.http import json_body, json_response, optional
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import MAX_ID, check_text, json_text
@@ -95,7 +96,8 @@ async def submit(gateway: Gateway, request: Request) -> Response:
     call = await gateway.calls.find(thread, invocation.id)
     if call is None:
         raise ProtocolError("unavailable", "the call is taken; its record cannot be read yet", retry_after_ms=500)
-    return await _answer(gateway, call, wait_ms)
+    await _ended(gateway, caller, call, wait_ms)
+    return json_response(await record(gateway, call), 202 if call.status is None else 200)
 
 
 def _parsed(body: dict[str, Any]) -> tuple[Invocation, str, dict[str, Any] | None]:
@@ -187,14 +189,14 @@ async def show_thread(gateway: Gateway, request: Request) -> Response:
 
 async def show(gateway: Gateway, request: Request) -> Response:
     """The record; `wait`: once it has ended, or after so many ms."""
-    call = await _viewed(gateway, request)
-    await _ended(gateway, call, http.number(request, "wait", 0, low=0, high=WAIT_MAX_MS))
+    caller, call = await _viewed(gateway, request)
+    await _ended(gateway, caller, call, http.number(request, "wait", 0, low=0, high=WAIT_MAX_MS))
     return json_response(await record(gateway, call))
 
 
 async def list_events(gateway: Gateway, request: Request) -> Response:
     """What came of it after the nth, in order."""
-    call = await _viewed(gateway, request)
+    _, call = await _viewed(gateway, request)
     after = http.number(request, "after", 0, low=0, high=10**9)
     limit = http.number(request, "limit", PAGE_DEFAULT, low=1, high=PAGE_MAX)
     return json_response(await page_of(gateway.history, call, after, limit))
@@ -202,8 +204,7 @@ async def list_events(gateway: Gateway, request: Request) -> Response:
 
 async def stream(gateway: Gateway, request: Request) -> Response:
     """The same as server-sent events, each with its n as id; the last one, `end`, is the record."""
-    caller = await gateway.authorizer.viewer(request)
-    call = await _viewed(gateway, request)
+    caller, call = await _viewed(gateway, request)
     last = request.headers.get("last-event-id") or ""
     if last and not (last.isascii() and last.isdigit() and len(last) <= 9):
         raise ProtocolError("invalid_watermark", "Last-Event-ID: must be the n of an event of this call")
@@ -211,23 +212,23 @@ async def stream(gateway: Gateway, request: Request) -> Response:
     return CallStream(gateway, call, after, caller, record).response()
 
 
-async def _viewed(gateway: Gateway, request: Request) -> Call:
-    """The path's call, if it is the caller's."""
+async def _viewed(gateway: Gateway, request: Request) -> tuple[Caller, Call]:
+    """Who asks, and the path's call, if it is theirs."""
     thread = _thread(request)
-    await gateway.authorizer.check(await gateway.authorizer.viewer(request), thread)
+    caller = await gateway.authorizer.viewer(request)
+    await gateway.authorizer.check(caller, thread)
     id_: str = request.path_params["invocation"]
     call = await gateway.calls.find(thread, id_) if 0 < len(id_) <= ID_MAX and "\0" not in id_ else None
     if call is None:
         raise ProtocolError("not_found", "the thread has no such invocation")
-    return call
+    return caller, call
 
 
 # ------------------------------------------------------------------------------------------------------------- end
 async def cancel(gateway: Gateway, request: Request) -> Response:
     """Ask it to stop: one that has not begun ends at once. Of one that is over nothing changes."""
-    caller = await gateway.authorizer.viewer(request)
-    call = await _viewed(gateway, request)
-    reason = optional(await json_body(request), "reason", str) or "cancelled by its caller"
+    caller, call = await _viewed(gateway, request)
+    reason = http.reason(await json_body(request)) or "cancelled by its caller"
     if call.status is None:
         by = caller.claims.user if caller.claims is not None else "tenant"
         await gateway.commands.cancel_run(call.thread, call.run_id, by, reason, http.trace_headers(request))
@@ -237,33 +238,30 @@ async def cancel(gateway: Gateway, request: Request) -> Response:
 async def release(gateway: Gateway, request: Request) -> Response:
     """An operator ends a call whose worker is known to have stopped; refused while its member is connected."""
     await http.need_api_key(gateway, request)
-    call = await _viewed(gateway, request)
+    _, call = await _viewed(gateway, request)
     body = await json_body(request)
-    proof = optional(body, "proof", str)
-    if not (proof or "").strip():
+    proof = http.reason(body, "proof")
+    if not proof.strip():
         rule = "say how it is known that the old worker has stopped"
         raise ProtocolError("invalid_message", f"proof: {rule}", details={"field": "proof"})
-    reason = optional(body, "reason", str) or "released by an operator"
+    reason = http.reason(body) or "released by an operator"
     if call.status is None:
         await gateway.commands.release_run(
             call.thread,
             call.run_id,
             by="tenant",
             reason=reason,
-            proof=proof or "",
+            proof=proof,
             headers=http.trace_headers(request),
         )
     return json_response(await record(gateway, call))
 
 
 # ---------------------------------------------------------------------------------------------------------- answers
-async def _answer(gateway: Gateway, call: Call, wait_ms: int) -> Response:
-    await _ended(gateway, call, wait_ms)
-    return json_response(await record(gateway, call), 202 if call.status is None else 200)
-
-
-async def _ended(gateway: Gateway, call: Call, wait_ms: int) -> None:
-    """Wait for its end, at most so long, and no longer than the gateway serves."""
+async def _ended(gateway: Gateway, caller: Caller, call: Call, wait_ms: int) -> None:
+    """Wait for its end, at most so long, and no longer than the gateway serves and the caller's token is good."""
+    if caller.claims is not None:
+        wait_ms = min(wait_ms, caller.claims.expires_at - wall_ms())
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_ms / 1000
     with call.news() as news:

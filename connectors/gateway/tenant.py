@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 PREFIX = "/api/v1"
 STATUSES = {"active": "open", "open": "open", "closed": "closed"}
-REASON_MAX = 1_000
 SHOWN_STATUS = {"open": "active", "closed": "closed"}
 
 
@@ -98,7 +97,7 @@ async def hand_over(gateway: Gateway, request: Request) -> Response:
     await need_api_key(gateway, request)
     body = await json_body(request)
     info = await gateway.conversation(conversation_id(request))
-    by, reason, headers = _named(body, "by"), _reason(body), http.trace_headers(request)
+    by, reason, headers = _named(body, "by"), http.reason(body), http.trace_headers(request)
     await gateway.commands.hand_over(info.id, by=by, to=_named(body, "to", "human"), reason=reason, headers=headers)
     return json_response({"data": {**_shown(info), "handed_over": True}})
 
@@ -109,7 +108,7 @@ async def hand_back(gateway: Gateway, request: Request) -> Response:
     body = await json_body(request)
     info = await gateway.conversation(conversation_id(request))
     headers = http.trace_headers(request)
-    await gateway.commands.hand_back(info.id, by=_named(body, "by"), reason=_reason(body), headers=headers)
+    await gateway.commands.hand_back(info.id, by=_named(body, "by"), reason=http.reason(body), headers=headers)
     return json_response({"data": {**_shown(info), "handed_over": False}})
 
 
@@ -119,13 +118,6 @@ def _named(body: dict[str, Any], field: str, otherwise: str = "tenant") -> str:
     if not 0 < len(name) <= MAX_ID:
         raise ProtocolError("invalid_message", f"{field}: a string of 1 to {MAX_ID} characters")
     return name
-
-
-def _reason(body: dict[str, Any]) -> str:
-    reason = optional(body, "reason", str) or ""
-    if len(reason) > REASON_MAX:
-        raise ProtocolError("invalid_message", f"reason: at most {REASON_MAX} characters")
-    return reason
 
 
 async def post_activity(gateway: Gateway, request: Request) -> Response:

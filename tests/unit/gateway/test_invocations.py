@@ -9,9 +9,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from connectors.gateway.calls import Calls
+from connectors.gateway.clock import wall_ms
 from connectors.gateway.ports import Unavailable
 from streams.core.commands import RefuseRun
 from tests.support.gateway_world import API_KEY, MemoryStore, Peer, Served, World, bearer, serve, settings_for
@@ -544,3 +546,50 @@ async def test_while_the_read_model_is_away_what_the_tail_saw_is_served(served: 
         served.read_model.broken = Unavailable("away")
         assert (await caller.record())["state"] == "RUNNING"
         assert code(await caller.get("another")) == (503, "unavailable")
+
+
+async def test_a_number_of_any_length_is_refused_by_name(served: Served, caller: Caller) -> None:
+    async with at_work(served, caller):
+        answer = await caller.get("i/events", after="9" * 5_000)
+    assert code(answer) == (400, "bad_request")
+    assert "after" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("field", ["reason", "proof"])
+async def test_why_it_ends_is_said_in_short(served: Served, caller: Caller, field: str) -> None:
+    async with at_work(served, caller):
+        body = {"proof": "its host was turned off", field: "x" * 1_001}
+        answers = [await caller.release(**body)]
+        if field == "reason":
+            path = f"{THREADS}/t/invocations/i/cancel"
+            answers.append(await served.http.post(path, headers=caller.headers, json={"reason": body["reason"]}))
+        for answer in answers:
+            assert code(answer) == (422, "invalid_message")
+            assert answer.json()["error"]["details"] == {"field": field}
+        assert (await caller.record())["state"] == "RUNNING"
+
+
+async def test_a_long_answer_is_not_kept_for_every_call(served: Served, caller: Caller) -> None:
+    """5,000 calls are in memory at a time: what they said is where the rest of history is."""
+    async with at_work(served, caller) as (agent, turn):
+        await say(agent, turn, {"type": "text", "data": {"text": "x" * 60_000}})
+        await say(agent, turn, run("finished"))
+        record = await caller.record(wait=5_000)
+    assert len(record["output"]["text"]) == 60_000
+    kept = await served.gateway.calls.find("t", "i")
+    assert kept is not None
+    assert kept.output is None
+    assert (await caller.record())["output"] == record["output"]
+
+
+async def test_a_wait_ends_with_the_token(served: Served, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record is for who may see it when it is told, not when it was asked for."""
+    async with at_work(served, caller):
+        soon = wall_ms() - 1
+        verify = served.gateway.tokens.verify
+        monkeypatch.setattr(
+            served.gateway.tokens, "verify", lambda token: msgspec.structs.replace(verify(token), expires_at=soon)
+        )
+        served.gateway.authorizer._verdicts.clear()
+        async with asyncio.timeout(3):
+            assert (await caller.record(wait=60_000))["state"] == "RUNNING"
