@@ -185,8 +185,8 @@ def _require_one_life() -> None:
         [other] = [variable for variable in variables if variable not in named]
         raise embedded.StackUnavailable(
             f"{named[0]} names a server that stays, while the other one would go with this run: what stays would "
-            f"belong to what is gone, and refuse each later run. Keep the data (`turnlog up --data FOLDER`), set {other} "
-            f"too, or unset {named[0]} to have both started here for this run"
+            "belong to what is gone, and refuse each later run. Keep the data (`turnlog up --data FOLDER`), set "
+            f"{other} too, or unset {named[0]} to have both started here for this run"
         )
 
 
