@@ -73,6 +73,38 @@ export class Conversation {
     if (item) this._remove(item);
   }
 
+  // The person's answer to a question; it goes with those to the others that wait.
+  answer(ask, value) {
+    ask.answered = true;
+    ask.given = value;
+    this._changed(ask);
+  }
+
+  // The answers to all questions that wait, by their ids, once each has one; they count as sent. Else null.
+  takeAnswers() {
+    const waiting = this.openAsks().filter((ask) => !ask.sent);
+    if (waiting.length === 0 || !waiting.every((ask) => ask.answered)) return null;
+    for (const ask of waiting) ask.sent = true;
+    return Object.fromEntries(waiting.map((ask) => [ask.id, ask.given]));
+  }
+
+  // A person's answer was not taken: the questions wait for another one.
+  reopen(ids) {
+    for (const id of ids) {
+      const item = this._byKey.get(`ask:${id}`);
+      if (!item || !item.answered) continue;
+      item.answered = item.sent = false;
+      this._changed(item);
+    }
+  }
+
+  // A connection begins: who works and who types is told anew, and the end of it may have been missed.
+  rest() {
+    this.working = false;
+    this.typing.clear();
+    this._state();
+  }
+
   openAsks() {
     return this.items.filter((item) => item.kind === "ask" && !item.resolved && !item.hidden);
   }
@@ -87,11 +119,11 @@ export class Conversation {
       case "genui":
         return this._chunk(frame);
       case "tool_call":
-        return this._upsert(frame, `tool:${data.id}`, { kind: "tool", ...data });
+        return this._upsert(frame, `tool:${data.id}`, toolOf(data));
       case "skill":
-        return this._upsert(frame, `skill:${data.id ?? data.name}`, { kind: "tool", status: "completed", ...data });
+        return this._upsert(frame, `skill:${data.id ?? data.name}`, { status: "completed", ...toolOf(data) });
       case "interrupt":
-        return this._upsert(frame, `ask:${frame.id}`, { kind: "ask", id: frame.id, data, resolved: false });
+        return this._upsert(frame, `ask:${frame.id}`, { kind: "ask", id: frame.id, data, resolved: false, answered: false, sent: false });
       case "interrupt_resolved":
         return this._resolved(frame);
       case "conversationUpdate":
@@ -177,8 +209,9 @@ export class Conversation {
   _upsert(frame, key, fields) {
     const known = this._byKey.get(key);
     const item = Object.assign(known ?? { key }, fields, { seq: frame.seq });
+    if (item.hidden) item.place = frame.seq; // what was superseded is said anew: there, not where it was
+    item.hidden = this._superseded.has(frame.seq);
     item.place ??= frame.seq;
-    if (this._superseded.has(frame.seq)) item.hidden = true;
     this._bySeq.set(frame.seq, item);
     this._store(item, !known);
   }
@@ -210,6 +243,13 @@ function addPart(parts, id, kind, content) {
   if (known) known.content = content;
   else if (id === undefined && kind === "text" && last?.kind === "text" && last.id === undefined) last.content += content;
   else parts.push({ id, kind, content });
+}
+
+// What of a tool call is shown; fields of others' making must not become an item's own.
+function toolOf(data) {
+  const { name, status, params, result, error } = data;
+  const given = Object.entries({ name, status, params, result, error }).filter(([, value]) => value !== undefined);
+  return { kind: "tool", ...Object.fromEntries(given) };
 }
 
 export function textOf(item) {

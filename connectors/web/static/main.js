@@ -43,12 +43,13 @@ function signIn(why) {
 
 function chat(credentials) {
   at("chat").hidden = at("composer").hidden = false;
-  const view = new View(document, { pick, answer, retry, withdraw: (item) => conversation.withdraw(item.clientId) });
-  const conversation = new Conversation({ changed: (item) => view.changed(item), state: drawState });
-  const answers = new Map(); // open ask -> the answer that waits for the other asks'
+  const view = new View(document, {
+    pick, retry, answer: (ask, value) => conversation.answer(ask, value), withdraw: (item) => conversation.withdraw(item.clientId),
+  });
+  const conversation = new Conversation({ changed, state: drawState });
   const session = new Session(conversation, {
     credentials, outbox: outboxFor(credentials.conversation), state: connectionChanged,
-    caughtUp: () => view.live(), refused: (error) => conversation.notice(error.message),
+    caughtUp: () => view.live(), refused,
   });
   for (const frame of session.unsent()) if (frame.type === "text") conversation.say(frame.clientId, frame.data.text, Date.now());
 
@@ -62,15 +63,16 @@ function chat(credentials) {
     say(typeof action.value === "string" ? action.value : action.label, item.seq ? { replyTo: { seq: item.seq } } : {});
   }
 
-  // All open questions are answered by one frame.
-  function answer(ask, value) {
-    answers.set(ask.id, value);
-    ask.answered = true;
-    view.changed(ask);
-    const open = conversation.openAsks();
-    if (!open.every((each) => answers.has(each.id))) return;
-    session.send({ type: "resume", clientId: crypto.randomUUID(), answers: Object.fromEntries(open.map((each) => [each.id, answers.get(each.id)])) });
-    answers.clear();
+  // All open questions are answered by one frame: also when the last one without an answer was answered elsewhere.
+  function changed(item) {
+    view.changed(item);
+    const answers = item.kind === "ask" ? conversation.takeAnswers() : null;
+    if (answers !== null) session.send({ type: "resume", clientId: crypto.randomUUID(), answers });
+  }
+
+  function refused(error, sent) {
+    if (sent?.type === "resume") conversation.reopen(Object.keys(sent.answers));
+    conversation.notice(error.message);
   }
 
   function retry(item) {

@@ -12,6 +12,11 @@ const API = "/api/v1/converger";
 const FIRST_DELAY_MS = 500;
 const LONGEST_DELAY_MS = 30_000;
 const REFRESH_BEFORE_MS = 60_000;
+const REFRESH_EVERY_MS = 10_000; // at most, however wrong this machine's clock is
+const REFRESH_AGAIN_MS = 5_000;
+const LONGEST_TIMER_MS = 2 ** 31 - 1; // a longer one fires at once
+const WELCOME_WITHIN_MS = 15_000;
+const OPEN_WITHIN_MS = 30_000;
 const DEFAULT_IDLE_MS = 60_000;
 
 export class Session {
@@ -41,6 +46,7 @@ export class Session {
     this._enter(State.CONNECTING);
     const socket = new WebSocket(this._origin.replace(/^http/, "ws") + SOCKET, "converger.v1");
     this._socket = socket;
+    this._expectWithin(WELCOME_WITHIN_MS);
     socket.onopen = () =>
       this._write({
         type: "hello", protocol: "converger/1", token: this._credentials.token(), conversationId: this._credentials.conversation,
@@ -77,6 +83,17 @@ export class Session {
     this._socket.send(JSON.stringify(frame));
   }
 
+  // Silence for so long is a loss. The socket's own close may take minutes to be told where the network is gone.
+  _expectWithin(ms) {
+    clearTimeout(this._timers.silence);
+    this._timers.silence = setTimeout(() => {
+      const silent = this._socket;
+      this._socket = null;
+      silent.close();
+      this._lost({ code: 1006, reason: "" });
+    }, ms);
+  }
+
   _received(text) {
     clearTimeout(this._timers.silence); // something came: the peer lives until a ping is not answered
     const frame = parsed(text);
@@ -92,6 +109,7 @@ export class Session {
   }
 
   _welcomed(data) {
+    this._conversation.rest();
     this._enter(State.OPEN);
     this._delay = FIRST_DELAY_MS;
     this._synced = -1;
@@ -105,8 +123,7 @@ export class Session {
 
   _ping() {
     this.tell({ type: "ping" });
-    clearTimeout(this._timers.silence);
-    this._timers.silence = setTimeout(() => this._socket.close(), this._idleMs / 4);
+    this._expectWithin(this._idleMs / 4);
   }
 
   _acked(frame) {
@@ -118,7 +135,8 @@ export class Session {
   _errored(error) {
     const sent = this._sends.get(error.clientId);
     if (error.code === "invalid_watermark" && !error.clientId) this._restart();
-    else if (error.code === "replay_unavailable") setTimeout(() => this._sync(true), error.retryAfterMs ?? 1000);
+    else if (error.code === "replay_unavailable" || (error.frameType === "sync" && Number.isFinite(error.retryAfterMs)))
+      this._timers.sync = setTimeout(() => this._sync(true), error.retryAfterMs ?? 1000);
     else if (sent && Number.isFinite(error.retryAfterMs)) setTimeout(() => this._again(error.clientId), error.retryAfterMs);
     else if (error.clientId) {
       this.forget(error.clientId);
@@ -150,15 +168,20 @@ export class Session {
   _expect(expiresAt) {
     clearTimeout(this._timers.refresh);
     if (!Number.isFinite(expiresAt)) return;
-    this._timers.refresh = setTimeout(() => this._refresh(), Math.max(0, expiresAt - Date.now() - REFRESH_BEFORE_MS));
+    const left = expiresAt - Date.now();
+    const delay = Math.max(left - REFRESH_BEFORE_MS, left / 2, REFRESH_EVERY_MS);
+    this._timers.refresh = setTimeout(() => this._refresh(), Math.min(delay, LONGEST_TIMER_MS));
   }
 
   async _refresh() {
-    const fresh = await freshToken(this._origin, this._credentials.token());
-    if (fresh === null) return false;
-    this._credentials.renew(fresh);
-    this.tell({ type: "auth", token: fresh });
-    return true;
+    const { token, later } = await freshToken(this._origin, this._credentials.token());
+    if (token) {
+      this._credentials.renew(token);
+      this.tell({ type: "auth", token });
+    } else if (later && this.state !== State.ENDED) {
+      clearTimeout(this._timers.refresh);
+      this._timers.refresh = setTimeout(() => this._refresh(), REFRESH_AGAIN_MS);
+    }
   }
 
   _lost(event) {
@@ -190,22 +213,29 @@ function parsed(text) {
   }
 }
 
-// A token for the same conversation that lasts longer, or null: then the old one is used to its end.
+// { token } for the same conversation that lasts longer; { later }: it may be had later; neither: the old one is used to
+// its end.
 async function freshToken(origin, token) {
   try {
     const answer = await fetch(`${origin}${API}/tokens/refresh`, { method: "POST", headers: { Authorization: `Bearer ${token}` } });
-    return answer.ok ? (await answer.json()).token : null;
+    return answer.ok ? { token: (await answer.json()).token } : { later: answer.status >= 500 || answer.status === 429 };
   } catch {
-    return null;
+    return { later: true }; // the network is away
   }
 }
 
 // A new conversation of the token's user: { conversationId, token }. `key` makes a repeat the same conversation.
+// What cannot be done now is tried again as the gateway asks for.
 export async function openConversation(origin, token, key) {
-  const answer = await fetch(`${origin}${API}/conversations`, {
-    method: "POST", headers: { Authorization: `Bearer ${token}`, "X-Idempotency-Key": key },
-  });
-  const body = await answer.json();
-  if (!answer.ok) throw new Error(body.error?.message ?? `the gateway answered ${answer.status}`);
-  return body;
+  const until = Date.now() + OPEN_WITHIN_MS;
+  for (;;) {
+    const answer = await fetch(`${origin}${API}/conversations`, {
+      method: "POST", headers: { Authorization: `Bearer ${token}`, "X-Idempotency-Key": key },
+    });
+    const body = await answer.json();
+    if (answer.ok) return body;
+    const delay = body.error?.details?.retryAfterMs;
+    if (!Number.isFinite(delay) || Date.now() + delay > until) throw new Error(body.error?.message ?? `the gateway answered ${answer.status}`);
+    await new Promise((resolve) => setTimeout(resolve, delay));
+  }
 }
