@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from streams.core.due import is_kept, waits_for_room
 from streams.core.editions import said
 from streams.core.events import (
     Entry,
@@ -21,7 +22,8 @@ from streams.core.ownership import adopter, owner_of
 from streams.core.policies import open_in, rejecting
 from streams.core.refusing import next_in_rank
 from streams.core.routing import ENQUEUE, INTERRUPT, NOBODY, Plan, plan_of
-from streams.core.runs import claimants_of, is_kept, may_continue, waits_for_room
+from streams.core.run_events import claimants_of
+from streams.core.runs import may_continue
 from streams.core.state import Conversation, Partition, Run
 from streams.core.timeouts import heir_of_adopter
 

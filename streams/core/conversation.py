@@ -25,6 +25,7 @@ from typing import NamedTuple
 from streams.core import keys
 from streams.core.commands import CloseConversation, CommitTurn, OpenConversation, ReopenConversation
 from streams.core.draft import Draft
+from streams.core.due import watch
 from streams.core.events import (
     Assignment,
     ConversationClosed,
@@ -46,7 +47,8 @@ from streams.core.limits import problem_of_ids, problem_of_text, problem_of_turn
 from streams.core.ownership import choose, why_no_more
 from streams.core.policies import make_room, rejecting
 from streams.core.routing import NOBODY, Plan, plan_of
-from streams.core.runs import bind, end, forget_waiting, note_asks, open_run, watch
+from streams.core.run_events import bind, forget_waiting, note_asks, open_run
+from streams.core.runs import end
 from streams.core.state import Conversation, ImpossibleEvent, Partition, Run, Terms, Update, WaitingTurn
 from streams.core.unassigned import refuse_unassigned, wait
 

@@ -35,7 +35,8 @@ from streams.core.latest import latest_of
 from streams.core.ownership import choose, why_no_more
 from streams.core.policies import open_in
 from streams.core.routing import ENQUEUE, INTERRUPT, NOBODY, REJECT, Plan, plan_of
-from streams.core.runs import INTERRUPTED, end, take_waiting
+from streams.core.run_events import take_waiting
+from streams.core.runs import INTERRUPTED, end
 from streams.core.state import Conversation, ImpossibleEvent, Latest, Partition, Run, WaitingTurn
 from streams.core.unassigned import refuse_unassigned, wait
 

@@ -111,7 +111,7 @@ from streams.core.membership import (
 from streams.core.person_frames import decide_person_frame, evolve_person_frame
 from streams.core.policies import after
 from streams.core.refusing import decide_refuse_run
-from streams.core.runs import evolve_cancelling, evolve_ended, evolve_moved, evolve_opened, evolve_started
+from streams.core.run_events import evolve_cancelling, evolve_ended, evolve_moved, evolve_opened, evolve_started
 from streams.core.state import Conversation, ImpossibleEvent, Partition
 from streams.core.timeouts import advance_timers, decide_due
 from streams.core.unassigned import advance_waits, decide_waits, evolve_unassigned

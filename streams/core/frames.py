@@ -32,6 +32,7 @@ from streams.core import keys, refusals
 from streams.core.commands import CommitFrame
 from streams.core.correlation import Target, by_turn, correlate, is_started
 from streams.core.draft import Draft
+from streams.core.due import watch
 from streams.core.events import Entry, Event, Frame, FrameCommitted, Refused, RefusedReason, RunStarted, RunStatus
 from streams.core.ids import frame_key, message_id
 from streams.core.limits import (
@@ -43,7 +44,8 @@ from streams.core.limits import (
 )
 from streams.core.ownership import owner_of
 from streams.core.routing import plan_of
-from streams.core.runs import end, note_asks, run_of, watch
+from streams.core.run_events import note_asks, run_of
+from streams.core.runs import end
 from streams.core.state import Conversation, ImpossibleEvent, Partition, Progress, Run
 
 STRUCTURED: Final = frozenset({"genui", "tool_call", "interrupt", "interrupt_resolved", "event", "skill"})

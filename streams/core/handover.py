@@ -21,7 +21,8 @@ from streams.core.events import (
     RunStatus,
 )
 from streams.core.limits import problem_of_ids, problem_of_text
-from streams.core.runs import end, forget_waiting
+from streams.core.run_events import forget_waiting
+from streams.core.runs import end
 from streams.core.state import Conversation, ImpossibleEvent, Partition, Update
 
 HANDED_OVER = "handed_over"

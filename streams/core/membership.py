@@ -28,6 +28,7 @@ from streams.core.commands import (
     ListedMember,
 )
 from streams.core.draft import Draft
+from streams.core.due import watch
 from streams.core.events import (
     ConfigChanged,
     Entry,
@@ -46,7 +47,7 @@ from streams.core.ids import channel_of_group
 from streams.core.limits import problem_of_ids, problem_of_text
 from streams.core.placement import Change, Placement
 from streams.core.routing import UnreadableConfig, parse_config
-from streams.core.runs import claim_runs, watch
+from streams.core.run_events import claim_runs
 from streams.core.state import (
     ENDED_GATEWAY_KEPT_MS,
     Gateway,

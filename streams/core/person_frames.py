@@ -25,13 +25,15 @@ import msgspec
 from streams.core import keys
 from streams.core.commands import CommitPersonFrame
 from streams.core.draft import Draft
+from streams.core.due import watch
 from streams.core.editions import decide_wanted_anew
 from streams.core.events import Assignment, Entry, Event, Frame, PersonFrameCommitted, Refused, RefusedReason, RunStatus
 from streams.core.ids import message_id, person_key
 from streams.core.limits import problem_of_frame, problem_of_ids
 from streams.core.ownership import owner_of
 from streams.core.routing import plan_of
-from streams.core.runs import end, note_asks, watch
+from streams.core.run_events import note_asks
+from streams.core.runs import end
 from streams.core.state import Conversation, ImpossibleEvent, Partition, Run
 
 RESUME: Final = "resume"

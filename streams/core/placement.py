@@ -17,11 +17,13 @@ from enum import Enum, auto
 import msgspec
 
 from streams.core.draft import Draft
+from streams.core.due import is_kept
 from streams.core.events import MoveReason, OwnerChanged, RunEnded, RunOpened, RunStatus
 from streams.core.ids import channel_of_group, run_id
 from streams.core.ownership import adopter, choose
 from streams.core.routing import DELIVER, INTERRUPT
-from streams.core.runs import INTERRUPTED, adopt, claimants_of, is_kept, lose_owner, may_be_adopted
+from streams.core.run_events import claimants_of
+from streams.core.runs import INTERRUPTED, adopt, lose_owner, may_be_adopted
 from streams.core.state import Conversation, Member, Partition, Run
 
 

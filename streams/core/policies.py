@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from streams.core.draft import Draft
+from streams.core.due import waits_for_room
 from streams.core.events import (
     Event,
     MemberDraining,
@@ -33,7 +34,7 @@ from streams.core.events import (
 from streams.core.ids import channel_of_group
 from streams.core.ownership import choose
 from streams.core.routing import ENQUEUE, INTERRUPT, REJECT, Plan
-from streams.core.runs import INTERRUPTED, end, give, waits_for_room
+from streams.core.runs import INTERRUPTED, end, give
 from streams.core.state import Conversation, Member, Partition, Run
 
 AGENT_UNAVAILABLE = "agent_unavailable"

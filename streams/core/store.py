@@ -12,11 +12,12 @@ from typing import Final
 import msgspec
 
 from streams.core import keys
+from streams.core.due import watch
 from streams.core.ids import key_digest, run_id
 from streams.core.latest import latest_of
 from streams.core.membership import enrol
 from streams.core.routing import parse_config
-from streams.core.runs import hold, watch
+from streams.core.run_events import hold
 from streams.core.state import (
     KEYS_IN_ROW,
     Conversation,

@@ -6,9 +6,10 @@ from collections import Counter
 from typing import Final
 
 from streams.core.draft import Draft
+from streams.core.due import due, is_kept, waits_for_room
 from streams.core.events import MoveReason, RunStatus
 from streams.core.ownership import owner_of
-from streams.core.runs import due, end, give, is_answered, is_kept, lose_owner, waits_for_room
+from streams.core.runs import end, give, is_answered, lose_owner
 from streams.core.state import Conversation, Member, Partition, Run
 
 TRIES_PER_TICK: Final = 16

@@ -13,7 +13,7 @@ from typing import Final
 from streams.core.draft import Draft
 from streams.core.events import Entry, TurnUnassigned
 from streams.core.routing import REFUSE
-from streams.core.runs import take_waiting
+from streams.core.run_events import take_waiting
 from streams.core.state import Conversation, ImpossibleEvent, Partition, WaitingTurn
 
 REFUSED: Final = "refused"

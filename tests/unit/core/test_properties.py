@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from streams.core import keys, store
 from streams.core.commands import Command, CommitFrame, CommitPersonFrame, CommitTurn
+from streams.core.due import due, is_kept
 from streams.core.events import (
     ConversationClosed,
     ConversationHandedOver,
@@ -39,7 +40,7 @@ from streams.core.fold import conversation_of, decide, evolve, step
 from streams.core.frames import CHECKPOINT
 from streams.core.ids import key_of_turn, run_id
 from streams.core.ownership import owner_of
-from streams.core.runs import due, is_kept, may_continue
+from streams.core.runs import may_continue
 from streams.core.state import KEY_LIFETIME_MS, ImpossibleEvent, Partition
 from streams.core.timers import BUCKET_MS
 from tests.support.command_sequences import command_lists, seeded_commands

@@ -1,0 +1,262 @@
+"""What events do to runs: opened, begun, moved, ended; who holds them, or that they wait. The picture is in `runs`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from streams.core.due import watch
+from streams.core.events import Entry, Invocation, MoveReason, RunCancelling, RunEnded, RunMoved, RunOpened, RunStarted
+from streams.core.latest import keep_answer, latest_of
+from streams.core.state import (
+    ENDED_RUNS_KEPT,
+    Conversation,
+    EndedRun,
+    ImpossibleEvent,
+    Partition,
+    Progress,
+    Run,
+)
+
+
+def run_of(conversation: Conversation, run_id: str, epoch: int) -> Run:
+    """The open run that an event speaks of, at the epoch that it names."""
+    run = conversation.runs.get(run_id)
+    if run is None:
+        raise ImpossibleEvent(f"run {run_id} is not open")
+    if run.epoch != epoch:
+        raise ImpossibleEvent(f"run {run_id} is at epoch {run.epoch}, the event is of epoch {epoch}")
+    return run
+
+
+def hold(state: Partition, conversation: Conversation, run: Run) -> None:
+    """Index who holds the run, or that it waits."""
+    holder = _index_of(state, run)
+    holder[conversation.id] = holder.get(conversation.id, 0) + 1
+
+
+def release(state: Partition, conversation: Conversation, run: Run) -> None:
+    """Undo `hold`; counted, so that it costs the same however many runs the conversation has."""
+    holder = _index_of(state, run)
+    left = holder.pop(conversation.id, 0) - 1
+    if left > 0:
+        holder[conversation.id] = left
+    elif run.member is None and not run.queued and not holder:
+        del state.orphans[run.group]
+
+
+def _index_of(state: Partition, run: Run) -> dict[str, int]:
+    if run.queued:
+        return state.queued
+    if run.member is None:
+        return state.orphans.setdefault(run.group, {})
+    member = state.members.get(run.member)
+    return {} if member is None else member.conversations
+
+
+def note_asks(run: Run, progress: Progress, at: int) -> None:
+    """What it asks has changed: while an interrupt is open and unanswered, its deadline stands still."""
+    if progress.asks:
+        progress.paused_at = progress.paused_at or max(at, 1)
+    elif progress.paused_at:
+        if run.deadline_at:
+            run.own_terms().deadline_at += at - progress.paused_at
+        progress.paused_at = 0
+
+
+def bind(state: Partition, run: Run, invocation: Invocation | None, at: int) -> Run:
+    """The run, with what its invocation, or else its group, says of it."""
+    if invocation is None:
+        deadline_ms = state.config.group(run.group).deadline_ms
+    else:
+        deadline_ms = invocation.deadline_ms
+        terms = run.own_terms()
+        terms.invocation, terms.streamed, terms.retry = invocation.id, invocation.streamed, invocation.retry
+    if deadline_ms:
+        run.own_terms().deadline_at = at + deadline_ms
+    return run
+
+
+def open_run(state: Partition, conversation: Conversation, run: Run) -> None:
+    """A turn found its group."""
+    conversation.runs[run.id] = run
+    hold(state, conversation, run)
+    if run.deadline_at or state.config.limits_begin:
+        watch(state, conversation, run)
+
+
+def forget_waiting(state: Partition, conversation: Conversation) -> None:
+    """No turn of the conversation waits for a group any more."""
+    for channel in conversation.waiting:
+        _forget_channel(state, conversation, channel)
+    conversation.waiting = {}
+
+
+def forget_run(state: Partition, conversation: Conversation, run: Run) -> None:
+    """Take the run out of all that speaks of it."""
+    release(state, conversation, run)
+    del conversation.runs[run.id]
+    state.timers.drop(run.id)
+    if run.member is not None and conversation.current.get(run.member) == run.id:
+        del conversation.current[run.member]
+    joined = () if run.progress is None else tuple(run.progress.joined)
+    conversation.ended[run.id] = EndedRun(run.turn_id, run.generation, joined)
+    if len(conversation.ended) > ENDED_RUNS_KEPT:
+        del conversation.ended[next(iter(conversation.ended))]
+    keep_answer(conversation, run)
+
+
+def evolve_opened(state: Partition, conversation: Conversation, entry: Entry, event: RunOpened) -> None:
+    """A waiting turn became a run, or came to its place in line, or a run's time in line is over."""
+    queued = conversation.runs.get(event.run_id)
+    if queued is not None and queued.queued and not event.queued:
+        _leave_line(state, conversation, queued, entry, event)
+        return
+    if queued is not None:
+        raise ImpossibleEvent(f"run {event.run_id} is open already")
+    turn_id = take_waiting(state, conversation, event.channel, event.turn_seq)
+    if turn_id is None:
+        latest = latest_of(conversation)
+        if not event.turn_id or latest is None or event.turn_seq != latest.seq or not latest.editions:
+            raise ImpossibleEvent(f"turn {event.turn_seq} does not wait for channel {event.channel}")
+        turn_id = event.turn_id
+    run = Run(event.run_id, event.turn_seq, turn_id, event.group, event.member, entry.at)
+    if event.queued:
+        run.own_terms().queued = True
+    open_run(state, conversation, bind(state, run, None, entry.at))
+    _own(conversation, event)
+
+
+def _leave_line(state: Partition, conversation: Conversation, run: Run, entry: Entry, event: RunOpened) -> None:
+    release(state, conversation, run)
+    run.own_terms().queued = False
+    run.member, run.placed_at = event.member, entry.at
+    hold(state, conversation, run)
+    watch(state, conversation, run)
+    _own(conversation, event)
+
+
+def _own(conversation: Conversation, event: RunOpened) -> None:
+    if event.member is not None:
+        conversation.owners[event.group] = event.member
+        conversation.plan = None
+
+
+def take_waiting(state: Partition, conversation: Conversation, channel: str, turn_seq: int) -> str | None:
+    """The turn waits for the channel no more. Its id; None: it did not wait."""
+    turns = conversation.waiting.get(channel, [])
+    turn = next((turn for turn in turns if turn.turn_seq == turn_seq), None)
+    if turn is None:
+        return None
+    turns.remove(turn)
+    if not turns:
+        del conversation.waiting[channel]
+        _forget_channel(state, conversation, channel)
+    return turn.turn_id
+
+
+def _forget_channel(state: Partition, conversation: Conversation, channel: str) -> None:
+    waiting = state.waiting[channel]
+    waiting.discard(conversation.id)
+    if not waiting:
+        del state.waiting[channel]
+
+
+def evolve_started(state: Partition, conversation: Conversation, entry: Entry, event: RunStarted) -> None:
+    """Its member works on it: `current` for what it sends next."""
+    run = run_of(conversation, event.run_id, event.run_epoch)
+    if run.member != event.member:
+        raise ImpossibleEvent(f"run {run.id} is held by {run.member}, {event.member} cannot start it")
+    if run.progress is None:
+        run.progress = Progress(entry.at)
+    run.progress.started = True
+    run.progress.inherited = False
+    run.progress.active_at = entry.at
+    run.adopted_at = 0
+    conversation.current[event.member] = run.id
+    watch(state, conversation, run)
+
+
+def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, event: RunMoved) -> None:
+    """Another member, the next epoch; unless adopted, continued or waiting, from a clean sheet."""
+    run = run_of(conversation, event.run_id, event.run_epoch - 1)
+    if run.member != event.from_member:
+        raise ImpossibleEvent(f"run {run.id} is held by {run.member}, it cannot move from {event.from_member}")
+    release(state, conversation, run)
+    was_current = run.member is not None and conversation.current.get(run.member) == run.id
+    if run.member is not None and was_current:
+        del conversation.current[run.member]
+    refused = event.reason is MoveReason.REFUSED and event.from_member is not None and event.to_member is not None
+    if event.reason is MoveReason.REFUSED:
+        run.own_terms().given_back = event.to_member is not None
+    if refused or run.refusers:
+        run.own_terms().refusers = (*run.refusers, event.from_member or "") if refused else ()
+    run.member = event.to_member
+    run.epoch = event.run_epoch
+    run.adopted_at = 0
+    run.placed_at = entry.at
+    hold(state, conversation, run)
+    if event.to_member is None:
+        watch(state, conversation, run)
+        return
+    run.claimants = tuple(claimant for claimant in run.claimants if claimant != event.to_member)
+    if run.progress is not None:
+        run.progress.answers_kept = False
+    run.silent = event.adopted
+    run.handed = run.handed or not (event.adopted or event.from_member == event.to_member)
+    if event.adopted:
+        run.adopted_at = max(entry.at, 1)
+        if run.progress is not None and run.progress.started:
+            conversation.current[event.to_member] = run.id
+    elif event.continued:
+        _hand_on(run, entry, event)
+    else:
+        run.progress = None
+        if event.superseded:
+            run.generation += 1
+    watch(state, conversation, run)
+
+
+def _hand_on(run: Run, entry: Entry, event: RunMoved) -> None:
+    """All that was done stays; who has it now must say by itself that it works on it."""
+    progress = run.progress
+    if progress is None or event.superseded or event.checkpoint_lsn != progress.checkpoint:
+        raise ImpossibleEvent(
+            f"run {run.id} cannot be continued so: nothing was done of it, or the event is of another"
+        )
+    progress.started = False
+    progress.inherited = True
+    progress.active_at = entry.at
+
+
+def evolve_ended(state: Partition, conversation: Conversation, _: Entry, event: RunEnded) -> None:
+    """Nothing of it is accepted any more."""
+    run = run_of(conversation, event.run_id, event.run_epoch)
+    if run.member != event.member:
+        raise ImpossibleEvent(f"run {run.id} is held by {run.member}, the event says {event.member}")
+    forget_run(state, conversation, run)
+
+
+def evolve_cancelling(_: Partition, conversation: Conversation, __: Entry, event: RunCancelling) -> None:
+    """Its member was told to stop."""
+    run = run_of(conversation, event.run_id, event.run_epoch)
+    if run.cancelling or run.member != event.member:
+        raise ImpossibleEvent(f"run {run.id} is being cancelled already, or is held by {run.member}")
+    run.own_terms().cancelling = True
+
+
+def claim_runs(state: Partition, conversation: Conversation, group: str, member: str, watermark: int) -> bool:
+    """A member that joined says that it has the turns up to `watermark`: remember it for when a run of them is free.
+    What waits in line was given to nobody, though an answer after it may have been.
+
+    True when there is such a run.
+    """
+    runs = conversation.runs.values()
+    claimed = [run for run in runs if run.group == group and run.turn_seq <= watermark and not run.queued]
+    for run in claimed:
+        run.claimants = (*claimants_of(run, state.members), member)
+    return bool(claimed)
+
+
+def claimants_of(run: Run, present: Collection[str]) -> list[str]:
+    """Members of `present` that say they have the run's turn, in the order they joined."""
+    return [claimant for claimant in run.claimants if claimant in present]
