@@ -12,7 +12,7 @@ TESTS = Path(__file__).with_name("page.test.mjs")
 
 def test_the_parts_of_the_page_do_what_their_own_tests_say() -> None:
     node = compute_driver_executable()[0]
-    command = [node, "--test", "--test-reporter=tap", TESTS]
+    command = [node, "--test", "--test-reporter=tap", str(TESTS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "# fail 0" in done.stdout
