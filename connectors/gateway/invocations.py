@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from connectors.gateway import http
+from connectors.gateway.auth import LEEWAY_S
 from connectors.gateway.authorization import Caller
 from connectors.gateway.call_events import CallStream, output_of, page_of
 from connectors.gateway.calls import Call, CallState
@@ -261,7 +262,7 @@ async def release(gateway: Gateway, request: Request) -> Response:
 async def _ended(gateway: Gateway, caller: Caller, call: Call, wait_ms: int) -> None:
     """Wait for its end, at most so long, and no longer than the gateway serves and the caller's token is good."""
     if caller.claims is not None:
-        wait_ms = min(wait_ms, caller.claims.expires_at - wall_ms())
+        wait_ms = min(wait_ms, caller.claims.expires_at + LEEWAY_S * 1000 - wall_ms())  # no sooner than it is refused
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_ms / 1000
     with call.news() as news:

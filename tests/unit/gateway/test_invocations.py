@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import pytest
 
+from connectors.gateway.auth import LEEWAY_S
 from connectors.gateway.calls import Calls
 from connectors.gateway.clock import wall_ms
 from connectors.gateway.ports import Unavailable
@@ -585,7 +586,7 @@ async def test_a_long_answer_is_not_kept_for_every_call(served: Served, caller: 
 async def test_a_wait_ends_with_the_token(served: Served, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record is for who may see it when it is told, not when it was asked for."""
     async with at_work(served, caller):
-        soon = wall_ms() - 1
+        soon = wall_ms() + 200 - LEEWAY_S * 1000
         verify = served.gateway.tokens.verify
         monkeypatch.setattr(
             served.gateway.tokens, "verify", lambda token: msgspec.structs.replace(verify(token), expires_at=soon)
