@@ -112,9 +112,14 @@ def decide_turn(state: Partition, command: CommitTurn) -> list[Event]:
     if plan is None:
         detail = f"channel: {conversation.channel} is not an active channel of document version {state.config.version}"
         return [_refuse(id_, RefusedReason.CHANNEL_UNKNOWN, detail, command.ref)]
+    # A human answers: it opens no run and waits for nobody.
+    return _decide_taken(state, conversation, command, NOBODY if conversation.handed_over else plan)
+
+
+def _decide_taken(state: Partition, conversation: Conversation, command: CommitTurn, plan: Plan) -> list[Event]:
+    """The turn with its runs, unless a group that is busy rejects it."""
+    id_, turn = conversation.id, command.turn
     draft = Draft()
-    if conversation.handed_over:  # a human answers: it opens no run and waits for nobody
-        plan = NOBODY
     asking = _asking_run(conversation, turn.reply_to) if conversation.asking else None
     left_out = [] if asking is None else [asking[0].group]
     queued: tuple[str, ...] = ()
