@@ -11,14 +11,16 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from streams.runtime.codec import Codec, Undecodable, Unencodable
-from streams.runtime.live import LiveSignal
+from streams.runtime.live import LiveSignal, Shown
 from streams.runtime.partitioning import partition_of
 from streams.settings import Settings
 
 log = structlog.get_logger(__name__)
 
-# Signals that wait to be written; more are dropped, oldest first: a newer one says more.
+# Signals that wait to be written, and characters of frames in them; more are dropped, oldest first: a newer one says
+# more.
 WAITING_MAX = 10_000
+WAITING_CHARS = 8 * 1024 * 1024
 LINGER_MS = 10
 RETRY_S = 0.5
 RETRY_MAX_S = 5.0
@@ -32,17 +34,19 @@ class LiveTopic:
         self._topic = topic
         self._codec = codec
         self._partitions = partitions
-        self._waiting: asyncio.Queue[LiveSignal] = asyncio.Queue(WAITING_MAX)
+        self._waiting: asyncio.Queue[LiveSignal] = asyncio.Queue()
+        self._chars = 0
         self.heard: Callable[[LiveSignal], None] = lambda _: None
         self.on_lost: Callable[[int], None] = lambda _: None
         """Called with how many signals were not written."""
 
     def publish(self, signal: LiveSignal) -> None:
         """See `LivePort`."""
-        if self._waiting.full():
-            self._waiting.get_nowait()
-            self.on_lost(1)
         self._waiting.put_nowait(signal)
+        self._chars += _chars(signal)
+        while self._waiting.qsize() > WAITING_MAX or self._chars > WAITING_CHARS:
+            self._chars -= _chars(self._waiting.get_nowait())
+            self.on_lost(1)
 
     async def run(self) -> None:
         """Write and read until cancelled; Kafka may go away and come back."""
@@ -75,6 +79,7 @@ class LiveTopic:
             await producer.start()
             while True:
                 signal = await self._waiting.get()
+                self._chars -= _chars(signal)
                 try:
                     value = self._codec.encode_live(signal)
                 except Unencodable as error:
@@ -115,3 +120,7 @@ class LiveTopic:
             log.debug("a record of `live` is no signal of this release", reason=error.reason)
             return
         self.heard(signal)
+
+
+def _chars(signal: LiveSignal) -> int:
+    return len(signal.signal.frame) if isinstance(signal.signal, Shown) else 0

@@ -1,4 +1,4 @@
-"""`live` while Kafka is away: each try to reach it leaves nothing open behind it."""
+"""`live` while Kafka is away: each try to reach it leaves nothing open behind it, and what waits is bounded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from connectors.gateway.live_topic import LiveTopic
+from connectors.gateway.live_topic import WAITING_CHARS, WAITING_MAX, LiveTopic
+from streams.runtime.live import LiveSignal, Shown, Typing
 from streams.runtime.registry import open_codec
 from streams.settings import load_settings
 from streams.topics import Topics
@@ -30,3 +31,20 @@ async def test_a_start_that_fails_leaves_no_client_open(part: str) -> None:
         del live
         gc.collect()
         assert left == []
+
+
+def test_what_waits_is_bounded_in_number_and_size_and_the_oldest_go() -> None:
+    topics = Topics()
+    settings = load_settings(kafka="127.0.0.1:1", postgres="postgresql://nobody@nowhere")
+    live = LiveTopic(settings, topics.live, open_codec(None, topics), 1)
+    lost: list[int] = []
+    live.on_lost = lost.append
+    for at in range(WAITING_MAX + 1):
+        live.publish(LiveSignal(conversation_id="c", sender="ann", at=at, signal=Typing(active=True)))
+    assert lost == [1]
+    frame = "x" * (WAITING_CHARS // 2)
+    for at in range(3):
+        live.publish(LiveSignal(conversation_id="c", sender="bot", at=at, signal=Shown(frame)))
+    left = [live._waiting.get_nowait() for _ in range(live._waiting.qsize())]
+    assert [each.at for each in left] == [1, 2]
+    assert len(lost) == WAITING_MAX + 2
