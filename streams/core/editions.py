@@ -23,7 +23,6 @@ from streams.core.events import (
     Entry,
     Event,
     FrameCommitted,
-    OwnerChanged,
     RefusedReason,
     RunOpened,
     RunStatus,
@@ -32,7 +31,7 @@ from streams.core.events import (
 )
 from streams.core.ids import edition_id, run_id
 from streams.core.latest import latest_of
-from streams.core.ownership import choose, why_no_more
+from streams.core.ownership import change_owner, choose
 from streams.core.policies import open_in
 from streams.core.routing import ENQUEUE, INTERRUPT, NOBODY, REJECT, Plan, plan_of
 from streams.core.run_events import take_waiting
@@ -80,22 +79,10 @@ def decide_wanted_anew(
     for run in conversation.runs.values():
         if run.turn_seq == latest.seq:
             end(draft, conversation, run, RunStatus.CANCELLED, REASONS[command.frame.type])
-    queued = _make_room(state, draft, conversation, earlier)
     superseded = (*said(conversation), *(e.seq for e in draft.events if isinstance(e, FrameCommitted)))
-    wanted = TurnRegenerated(
-        conversation_id=conversation.id,
-        turn_seq=latest.seq,
-        turn_id=latest.id,
-        by=command.sender,
-        superseded=superseded,
-        waiting=plan.waiting,
-        edition=latest.editions + 1,
-        client_id=command.frame.client_id,
-        key=key,
-        ref=command.ref,
-    )
-    edited = command.frame.type == EDIT
-    draft.add(_edited(command, wanted) if edited else wanted)
+    queued = _make_room(state, draft, conversation, earlier)
+    wanted = _wanted(command, latest, superseded, plan.waiting, key)
+    draft.add(wanted)
     _open(draft, conversation, plan, wanted, _When(command.at, queued))
     turn = WaitingTurn(latest.seq, edition_id(conversation.id, latest.id, wanted.edition), wanted.edition)
     refuse_unassigned(state, draft, conversation, turn, plan.waiting, given=bool(plan.groups))
@@ -141,7 +128,23 @@ def said(conversation: Conversation) -> Iterator[int]:
             yield from run.progress.frames
 
 
-def _edited(command: CommitPersonFrame, wanted: TurnRegenerated) -> TurnEdited:
+def _wanted(
+    command: CommitPersonFrame, latest: Latest, superseded: tuple[int, ...], waiting: tuple[str, ...], key: str | None
+) -> TurnEdited | TurnRegenerated:
+    wanted = TurnRegenerated(
+        conversation_id=command.conversation_id,
+        turn_seq=latest.seq,
+        turn_id=latest.id,
+        by=command.sender,
+        superseded=superseded,
+        waiting=waiting,
+        edition=latest.editions + 1,
+        client_id=command.frame.client_id,
+        key=key,
+        ref=command.ref,
+    )
+    if command.frame.type != EDIT:
+        return wanted
     return TurnEdited(text=command.frame.text, data=command.frame.data, **msgspec.structs.asdict(wanted))
 
 
@@ -169,15 +172,15 @@ class _When(msgspec.Struct, frozen=True):
     queued: frozenset[str]
 
 
-def _open(draft: Draft, conversation: Conversation, plan: Plan, wanted: TurnRegenerated, when: _When) -> None:
+def _open(
+    draft: Draft, conversation: Conversation, plan: Plan, wanted: TurnEdited | TurnRegenerated, when: _When
+) -> None:
     id_, seq, edition = conversation.id, wanted.turn_seq, wanted.edition
     for group in plan.groups:
         queued = group.id in when.queued
         owner = None if queued else choose(group.members.values(), id_, when.at)
-        previous = conversation.owners.get(group.id)
-        if not queued and previous is not None and previous != owner:
-            reason = why_no_more(group, previous)
-            draft.add(OwnerChanged(conversation_id=id_, group=group.id, previous=previous, owner=owner, reason=reason))
+        if not queued:
+            change_owner(draft, conversation, group.id, owner, group.members)
         draft.add(
             RunOpened(
                 conversation_id=id_,

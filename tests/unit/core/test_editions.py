@@ -233,6 +233,22 @@ def test_or_interrupts_it_where_turns_do() -> None:
     assert {event.reason for event in ends} == {"edited", "interrupted"}
 
 
+def test_what_closes_a_run_of_the_turn_before_that_it_interrupts_is_not_superseded() -> None:
+    world = World()
+    world.join("a", settle=True)
+    world.open()
+    world.say()
+    world.chunk("a", "before", run=FIRST, epoch=1)
+    world.say("second")
+    world.chunk("a", "of it", run=f"c/3/{GROUP}", epoch=1)
+    world.configure(2, policy="interrupt")
+    world.edit(latest(world))
+    closing = {event.run_id: event.seq for event in world.of(FrameCommitted) if event.sender == "system"}
+    [edited] = world.of(TurnEdited)
+    assert closing.keys() == {FIRST, f"c/3/{GROUP}"}
+    assert edited.superseded == (4, closing[f"c/3/{GROUP}"])
+
+
 def test_or_is_refused_where_turns_are() -> None:
     world, turn = busy_with_the_turn_before(policy="deliver")
     world.configure(2, policy="reject")
