@@ -44,7 +44,7 @@ from streams.core.ids import key_of_turn, open_key, run_id
 from streams.core.invocations import decide_invocation
 from streams.core.latest import latest_of
 from streams.core.limits import problem_of_ids, problem_of_text, problem_of_turn
-from streams.core.ownership import choose, why_no_more
+from streams.core.ownership import change_owner, choose
 from streams.core.policies import make_room, rejecting
 from streams.core.routing import NOBODY, Plan, plan_of
 from streams.core.run_events import bind, forget_waiting, note_asks, open_run
@@ -175,10 +175,7 @@ def _assign(
         if group.id in left_out:
             continue
         owner = choose(group.members.values(), id_, when.at)
-        previous = owners.get(group.id)
-        if previous is not None and previous != owner:
-            reason = why_no_more(group, previous)
-            draft.add(OwnerChanged(conversation_id=id_, group=group.id, previous=previous, owner=owner, reason=reason))
+        change_owner(draft, conversation, group.id, owner, group.members)
         assigned.append(Assignment(group.id, owner, run_id(id_, seq, group.id)))
     return tuple(assigned)
 

@@ -22,7 +22,6 @@ from streams.core.events import (
     Duplicate,
     Event,
     Invocation,
-    OwnerChanged,
     Refused,
     RefusedReason,
     RunCancelling,
@@ -32,7 +31,7 @@ from streams.core.events import (
 )
 from streams.core.ids import channel_of_group, invocation_message_id, key_of_turn, run_id
 from streams.core.limits import problem_of_ids, problem_of_text, problem_of_turn
-from streams.core.ownership import choose, why_no_more
+from streams.core.ownership import change_owner, choose
 from streams.core.routing import AGENT_KIND, DELIVER, ENQUEUE, INTERRUPT, POLICIES, REJECT
 from streams.core.runs import CANCELLED, INTERRUPTED, close_open_work, end
 from streams.core.state import Conversation, Member, Partition, Run
@@ -89,14 +88,7 @@ def _decide_claim(
     assigned: tuple[Assignment, ...] = ()
     if not queued:
         owner = choose(members, conversation.id, command.at)
-        previous = conversation.owners.get(group)
-        if previous is not None and previous != owner:
-            reason = why_no_more(state.groups[group], previous)
-            draft.add(
-                OwnerChanged(
-                    conversation_id=conversation.id, group=group, previous=previous, owner=owner, reason=reason
-                )
-            )
+        change_owner(draft, conversation, group, owner, state.groups[group].members)
         assigned = (Assignment(group, owner, run_id(conversation.id, seq, group)),)
     draft.add(
         TurnCommitted(

@@ -11,15 +11,16 @@ has none that does not drain: then they all count, as if none drained.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from streams.core.events import MoveReason
+from streams.core.events import MoveReason, OwnerChanged
 from streams.core.ids import SEPARATOR
 
 if TYPE_CHECKING:
-    from streams.core.state import Group, Member, Partition
+    from streams.core.draft import Draft
+    from streams.core.state import Conversation, Member, Partition
 
 
 def weight(conversation_id: str, member: str) -> bytes:
@@ -50,12 +51,23 @@ def adopter(claimants: Collection[Member], conversation_id: str) -> str:
     return winner(staying or [member.id for member in claimants], conversation_id)
 
 
-def why_no_more(group: Group, previous: str) -> MoveReason:
-    """Why the next turn goes to another than `previous`."""
-    member = group.members.get(previous)
-    if member is None:
+def change_owner(
+    draft: Draft, conversation: Conversation, group: str, owner: str | None, roster: Mapping[str, Member]
+) -> None:
+    """Say so where the group's next turn goes to another than its last one did. `roster`: the group's members now."""
+    previous = conversation.owners.get(group)
+    if previous is not None and previous != owner:
+        reason = _why_no_more(roster.get(previous))
+        changed = OwnerChanged(
+            conversation_id=conversation.id, group=group, previous=previous, owner=owner, reason=reason
+        )
+        draft.add(changed)
+
+
+def _why_no_more(previous: Member | None) -> MoveReason:
+    if previous is None:
         return MoveReason.MEMBER_LEFT
-    return MoveReason.MEMBER_DRAINED if member.draining else MoveReason.MEMBER_JOINED
+    return MoveReason.MEMBER_DRAINED if previous.draining else MoveReason.MEMBER_JOINED
 
 
 def owner_of(state: Partition, group: str, conversation_id: str, at: int) -> str | None:

@@ -18,9 +18,9 @@ import msgspec
 
 from streams.core.draft import Draft
 from streams.core.due import is_kept
-from streams.core.events import MoveReason, OwnerChanged, RunEnded, RunOpened, RunStatus
+from streams.core.events import MoveReason, RunEnded, RunOpened, RunStatus
 from streams.core.ids import channel_of_group, run_id
-from streams.core.ownership import adopter, choose
+from streams.core.ownership import adopter, change_owner, choose
 from streams.core.routing import DELIVER, INTERRUPT
 from streams.core.run_events import claimants_of
 from streams.core.runs import INTERRUPTED, adopt, lose_owner, may_be_adopted
@@ -134,18 +134,9 @@ class Placement:
         turns = conversation.waiting.get(channel, ())
         if not turns:
             return
-        owner = choose(self._roster(group).values(), conversation.id, self._at)
-        previous = conversation.owners.get(group)
-        if previous is not None and previous != owner:
-            self._draft.add(
-                OwnerChanged(
-                    conversation_id=conversation.id,
-                    group=group,
-                    previous=previous,
-                    owner=owner,
-                    reason=MoveReason.MEMBER_LEFT,
-                )
-            )
+        roster = self._roster(group)
+        owner = choose(roster.values(), conversation.id, self._at)
+        change_owner(self._draft, conversation, group, owner, roster)
         for turn, place in zip(turns, self._places(conversation, group, len(turns)), strict=True):
             opened = RunOpened(
                 conversation_id=conversation.id,

@@ -24,7 +24,6 @@ from streams.core.events import (
     MemberJoined,
     MemberLeft,
     MoveReason,
-    OwnerChanged,
     RunEnded,
     RunMoved,
     RunOpened,
@@ -32,7 +31,7 @@ from streams.core.events import (
     TurnCommitted,
 )
 from streams.core.ids import channel_of_group
-from streams.core.ownership import choose
+from streams.core.ownership import change_owner, choose
 from streams.core.routing import ENQUEUE, INTERRUPT, REJECT, Plan
 from streams.core.runs import INTERRUPTED, end, give
 from streams.core.state import Conversation, Member, Partition, Run
@@ -140,17 +139,7 @@ class _Room:
         if run.invocation is not None and (owner is None or roster[owner].draining):
             end(self.draft, conversation, run, RunStatus.FAILED, AGENT_UNAVAILABLE)
             return False
-        previous = conversation.owners.get(run.group)
-        if previous is not None and previous != owner:
-            member = roster.get(previous)
-            reason = MoveReason.MEMBER_LEFT if member is None else MoveReason.MEMBER_JOINED
-            if member is not None and member.draining:
-                reason = MoveReason.MEMBER_DRAINED
-            self.draft.add(
-                OwnerChanged(
-                    conversation_id=conversation.id, group=run.group, previous=previous, owner=owner, reason=reason
-                )
-            )
+        change_owner(self.draft, conversation, run.group, owner, roster)
         self._opened.add(run.id)
         self.draft.add(
             RunOpened(
