@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -199,6 +200,8 @@ class AgentConnection(Connection):
         self._idle.set()
         self._lost = False
         """A frame was not taken that its sender will not send again: what it sent after that is not taken either."""
+        self._numbers: Counter[int] = Counter()
+        """Per partition, the number of the member's last frame."""
         self._followed: dict[str, None] = {}
         self.leave_reason: str | None = None
         """Why this side ended it, where it matters to others."""
@@ -408,6 +411,8 @@ class AgentConnection(Connection):
         session, gateway = self.session, self._gateway
         if self._member is None or self._lost:
             return
+        partition = gateway.partition_of(submit.conversation_id)
+        self._numbers[partition] += 1
         command = CommitFrame(
             at=0,
             timestamp=0,
@@ -422,6 +427,7 @@ class AgentConnection(Connection):
             run_id=submit.run_id,
             run_epoch=submit.run_epoch,
             delivered_seq=submit.delivered_seq,
+            n=self._numbers[partition],
         )
         if submit.ref is not None:
             ref = submit.ref

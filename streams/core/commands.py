@@ -119,6 +119,8 @@ class CommitFrame(Command, frozen=True):
     run_epoch: int | None = None
     delivered_seq: int = 0
     """Highest turn seq of this conversation that had been written to the socket when the frame was read from it."""
+    n: int = 0
+    """The how-manieth frame of its member on this partition, by its gateway; 0: not numbered."""
 
 
 class RefuseRun(Command, frozen=True):

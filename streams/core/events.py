@@ -218,6 +218,8 @@ class FrameCommitted(Event, frozen=True):
     run_epoch: int = 0
     key: str | None = None
     ref: str | None = None
+    n: int = 0
+    """Its frame's number among those of its member; 0: not numbered, or no frame's doing."""
 
 
 class OwnerChanged(Event, frozen=True):
@@ -254,6 +256,8 @@ class RunStarted(Event, frozen=True):
     member: str
     turn_seq: int
     by: str
+    n: int = 0
+    """Its frame's number among those of its member; 0: not numbered, or no frame's doing."""
     """`read` or `run`: which frame said so."""
 
 
@@ -300,6 +304,8 @@ class RunEnded(Event, frozen=True):
     detail: str = ""
     """For people; of a released run, the proof that its worker had stopped."""
     ref: str | None = None
+    n: int = 0
+    """Its frame's number among those of its member; 0: not numbered, or no frame's doing."""
 
 
 class MemberJoined(Event, frozen=True):
@@ -363,6 +369,8 @@ class Refused(Event, frozen=True):
     client_id: str | None = None
     detail: str = ""
     count: int = 1
+    n: int = 0
+    """Its frame's number among those of its member; 0: not numbered, or no frame's doing."""
 
 
 class Duplicate(Event, frozen=True):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from streams.core import keys, refusals
+from streams.core import heard, keys, refusals
 from streams.core.commands import (
     ApplyConfig,
     ApplyList,
@@ -196,6 +196,8 @@ def _evolve_batch(state: Partition, _: Entry, event: BatchCommitted) -> None:
 
 def _evolve_refused(state: Partition, _: Entry, event: Refused) -> None:
     refusals.count(state, event)
+    if event.n > 0:
+        heard.note_refused(state, event.member, event.n)
 
 
 def _evolve_nothing(_: Partition, __: Entry, ___: Event) -> None:

@@ -28,7 +28,7 @@ from typing import Final
 
 import msgspec
 
-from streams.core import keys, refusals
+from streams.core import heard, keys, refusals
 from streams.core.commands import CommitFrame
 from streams.core.correlation import Target, by_turn, correlate, is_started
 from streams.core.draft import Draft
@@ -91,6 +91,8 @@ def decide_frame(state: Partition, command: CommitFrame) -> list[Event]:
     member = state.members.get(command.member)
     if member is None or member.group != command.group:
         return _fenced(state, command, target.run, "member: it is not (or no longer) in this group")
+    if heard.is_repeat(member, command):
+        return []  # whoever waits for its `ref` got the first one's outcome
     return _CONTROL.get(kind, _decide_kept)(state, conversation, command, target)
 
 
@@ -214,6 +216,7 @@ def _committed(
         run_epoch=0 if run is None else run.epoch,
         key=key,
         ref=command.ref,
+        n=command.n,
     )
 
 
@@ -255,7 +258,7 @@ def _decide_run_status(
         return []  # its sender did nothing of it: this is the end of another run, which is over
     if ended is not None:
         draft = Draft()
-        end(draft, conversation, run, ended, status or "")
+        end(draft, conversation, run, ended, status or "", n=command.n)
         return draft.events
     if status == "started" and (run.progress is None or not run.progress.events):
         return []
@@ -286,6 +289,7 @@ def _started(conversation: Conversation, command: CommitFrame, run: Run, by: str
         member=command.member,
         turn_seq=run.turn_seq,
         by=by,
+        n=command.n,
     )
 
 
@@ -305,6 +309,7 @@ def _refused(command: CommitFrame, reason: RefusedReason, detail: str) -> Refuse
         run_id=command.run_id,
         client_id=command.frame.client_id,
         detail=detail,
+        n=command.n,
     )
 
 
@@ -325,6 +330,7 @@ def _fenced(
             client_id=command.frame.client_id,
             ref=command.ref,
             reason=reason,
+            n=command.n,
         )
     ]
 
@@ -336,6 +342,8 @@ def evolve_frame(state: Partition, conversation: Conversation, entry: Entry, eve
     """Its key, and what it did to its run."""
     if (event.frame.type in UNNUMBERED or event.frame.type in _CONTROL) != (event.seq == 0):
         raise ImpossibleEvent(f"a frame of type {event.frame.type} cannot have seq {event.seq}")
+    if event.n > 0:
+        heard.note(state, event.member, event.n)
     if event.key is not None:
         keys.take(conversation, event.key, event.seq, event.frame.id, at=entry.at, timestamp=entry.timestamp)
     if event.run_id is None:

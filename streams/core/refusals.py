@@ -32,6 +32,7 @@ def fenced(
     client_id: str | None = None,
     ref: str | None = None,
     reason: RefusedReason = RefusedReason.FENCED,
+    n: int = 0,
 ) -> list[Refused]:
     """Nothing of the frame is stored or shown. `run_id` only when that run is open."""
     count = state.refusals.get(f"{member}{SEPARATOR}{run_id or ''}", 0) + 1
@@ -47,6 +48,7 @@ def fenced(
             client_id=client_id,
             detail=detail,
             count=count,
+            n=n,
         )
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from streams.core import heard
 from streams.core.due import watch
 from streams.core.events import Entry, Invocation, MoveReason, RunCancelling, RunEnded, RunMoved, RunOpened, RunStarted
 from streams.core.latest import keep_answer, latest_of
@@ -174,6 +175,8 @@ def evolve_started(state: Partition, conversation: Conversation, entry: Entry, e
     run.adopted_at = 0
     conversation.current[event.member] = run.id
     watch(state, conversation, run)
+    if event.n > 0:
+        heard.note(state, event.member, event.n)
 
 
 def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, event: RunMoved) -> None:
@@ -234,6 +237,8 @@ def evolve_ended(state: Partition, conversation: Conversation, _: Entry, event: 
     if run.member != event.member:
         raise ImpossibleEvent(f"run {run.id} is held by {run.member}, the event says {event.member}")
     forget_run(state, conversation, run)
+    if event.n > 0:
+        heard.note(state, event.member, event.n)
 
 
 def evolve_cancelling(_: Partition, conversation: Conversation, __: Entry, event: RunCancelling) -> None:

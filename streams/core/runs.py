@@ -124,8 +124,10 @@ def end(
     reason: str,
     *,
     closing: str | None = None,
+    n: int = 0,
 ) -> None:
-    """The run is over, after closing what it left open. `closing`: the stream that a frame of the draft closes."""
+    """The run is over, after closing what it left open. `closing`: the stream that a frame of the draft closes. `n`:
+    the number of the frame that ends it, where that has no event of its own."""
     close_open_work(draft, conversation, run, closing=closing)
     draft.add(
         RunEnded(
@@ -137,6 +139,7 @@ def end(
             run_epoch=run.epoch,
             status=status,
             reason=reason,
+            n=n,
         )
     )
 

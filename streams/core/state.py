@@ -275,6 +275,10 @@ class Member(msgspec.Struct):
     """It can go on with a run that another member began."""
     draining: bool = False
     """It gets nothing new while its group has a member that does not drain."""
+    heard: int = 0
+    """The highest number of a frame of its that came to something; see `heard`."""
+    heard_bits: int = 0
+    """Which of the `heard.WINDOW` numbers up to that one did: the lowest bit is that one's."""
     # Derived
     conversations: dict[str, int] = {}
     """Loaded conversations in which it holds runs, and how many. Never iterated unsorted."""

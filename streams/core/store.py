@@ -110,6 +110,8 @@ class _MemberRow(msgspec.Struct, array_like=True):
     each: bool
     continues: bool
     draining: bool
+    heard: int = 0
+    heard_bits: bytes = b""
 
 
 class _PartitionRow(msgspec.Struct, array_like=True):
@@ -325,7 +327,18 @@ def dump_partition(state: Partition) -> bytes:
             for g in state.gateways.values()
         ],
         [
-            _MemberRow(m.id, m.group, m.channel, m.gateway, m.since, m.each, m.continues, m.draining)
+            _MemberRow(
+                m.id,
+                m.group,
+                m.channel,
+                m.gateway,
+                m.since,
+                m.each,
+                m.continues,
+                m.draining,
+                m.heard,
+                m.heard_bits.to_bytes((m.heard_bits.bit_length() + 7) // 8),
+            )
             for m in state.members.values()
         ],
         state.ended_gateways,
@@ -361,7 +374,10 @@ def load_partition(row: bytes, partition: int) -> Partition:
     if stored.config_version:
         state.config = parse_config(stored.config_version, stored.document)
     for m in stored.members:
-        member = Member(m.id, m.group, m.channel, m.gateway, m.since, m.each, m.continues, m.draining)
+        member = Member(
+            m.id, m.group, m.channel, m.gateway, m.since, m.each, m.continues, m.draining,
+            m.heard, int.from_bytes(m.heard_bits),
+        )  # fmt: skip
         state.members[m.id] = member
         enrol(state, member)
     return state

@@ -174,7 +174,7 @@ def test_an_incompatible_change_is_named(root: Path, change: Change, problem: st
 def test_a_default_cannot_change_under_one_fingerprint(root: Path) -> None:
     edit(root, "frames", lambda defined: defined["CommitFrame"]["fields"][-1].update(default=7))
     found = check.problems(root)
-    assert "frames version 3 has the fingerprint of version 2, but other defaults" in found
+    assert "frames version 4 has the fingerprint of version 3, but other defaults" in found
 
 
 def test_a_default_cannot_change_with_another_change(root: Path) -> None:
