@@ -20,7 +20,7 @@ none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from streams.core import keys
 from streams.core.commands import CloseConversation, CommitTurn, OpenConversation, ReopenConversation
@@ -40,7 +40,7 @@ from streams.core.events import (
     RunStatus,
     TurnCommitted,
 )
-from streams.core.ids import key_of_turn, open_key, run_id
+from streams.core.ids import is_of_one, key_of_turn, open_key, run_id
 from streams.core.invocations import decide_invocation
 from streams.core.latest import latest_of
 from streams.core.limits import problem_of_ids, problem_of_text, problem_of_turn
@@ -51,6 +51,10 @@ from streams.core.run_events import bind, forget_waiting, note_asks, open_run
 from streams.core.runs import end
 from streams.core.state import Conversation, ImpossibleEvent, Partition, Run, Terms, Update, WaitingTurn
 from streams.core.unassigned import refuse_unassigned, wait
+
+OWNERS_MAX: Final = 64
+"""Beyond so many owners, those are forgotten that were a group by themselves (`ungrouped: each`) and are gone: their
+group does not come again, and a conversation would remember every connection that ever was."""
 
 # ------------------------------------------------------------------------------------------------ decide
 
@@ -295,6 +299,10 @@ def evolve_turn(state: Partition, conversation: Conversation, entry: Entry, even
         open_run(state, conversation, bind(state, run, turn.invocation, entry.at))
         if member is not None:
             owners[group] = member
+    if len(owners) > OWNERS_MAX:
+        gone = [group for group in owners if is_of_one(group) and group not in state.groups]
+        for group in gone:
+            del owners[group]
     for group in event.queued:
         run = Run(run_id(conversation.id, seq, group), seq, turn.id, group, None, entry.at, terms=Terms(queued=True))
         open_run(state, conversation, bind(state, run, turn.invocation, entry.at))

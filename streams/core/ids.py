@@ -99,3 +99,8 @@ def edition_id(conversation_id: str, turn_id: str, edition: int) -> str:
 def channel_of_group(group: str) -> str:
     """`<channel>` of `<channel>`, `<channel>/<group>` and `<channel>/~<member>`; channel ids hold no slash."""
     return group.partition("/")[0]
+
+
+def is_of_one(group: str) -> bool:
+    """Whether the group is one connection by itself, `<channel>/~<member>`; no named group begins so."""
+    return "/~" in group

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.core.commands import ApplyConfig
+from streams.core.conversation import OWNERS_MAX
 from streams.core.events import MoveReason, OwnerChanged, RunOpened, TurnCommitted
 from streams.core.ownership import owner_of, weight, winner
-from tests.support.partition_world import GROUP, SETTLE_MS, World
+from tests.support.partition_world import GROUP, SETTLE_MS, World, image, replay
 
 ids = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 
@@ -147,6 +148,21 @@ def test_connections_without_a_group_share_the_implicit_one() -> None:
     world.open()
     world.say()
     assert len(world.of(TurnCommitted)[0].assigned) == 1
+
+
+def test_connections_that_got_every_turn_for_themselves_are_not_remembered_for_ever() -> None:
+    world = World()
+    world.open()
+    for number in range(100):
+        world.join(f"m{number}", f"agents/~m{number}", each=True, settle=True)
+        world.say()
+        world.leave(f"m{number}")
+    world.join("a", settle=True)
+    world.say()
+    owners = world.conversation().owners
+    assert owners[GROUP] == "a"
+    assert len(owners) <= OWNERS_MAX
+    assert image(replay(world.journal)) == image(world.state)
 
 
 def test_ungrouped_each_gives_every_connection_every_turn() -> None:
