@@ -4,6 +4,9 @@ fastavro makes dictionaries, which then have to become structs; that costs four 
 functions made here go from bytes to structs, and back, at once. They know the everyday shape only: whatever else they
 meet makes them raise `Unusual`, and the caller asks fastavro, which is the reference for every result and every error.
 
+A field that is seldom set is one zero byte nearly always. So those that lie side by side are looked at together: that
+many zero bytes are the defaults of all of them.
+
 Both directions work on text in which each character stands for one byte (latin-1): slicing and joining text is cheaper
 than decoding and encoding each string by itself, and ASCII, which most strings are, is the same in UTF-8.
 """
@@ -15,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from functools import lru_cache
+from itertools import groupby
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 Json = Any
@@ -25,6 +29,11 @@ _LOW_BITS: Final = 14  # two varint bytes: what a table can hold (2^14 entries)
 _LOW: Final = (1 << _LOW_BITS) - 1
 _INT64_MAX: Final = 2**63 - 1
 _INT64_MIN: Final = -(2**63)
+
+_EVERYDAY: Final = frozenset(
+    {"key", "client_id", "text", "client_at", "ref", "assigned", "run_id", "run_epoch", "delivered_seq", "n"}
+)
+"""Fields with a default that are set in many records of the hot path: each is looked at by itself."""
 
 
 class Unusual(Exception):
@@ -150,6 +159,28 @@ class _Source:
         return self.scope[function]
 
 
+def _in_turn(record: Json) -> list[list[Json]]:
+    """The record's fields in order, those in one list that lie side by side and are seldom set."""
+    found: list[list[Json]] = []
+    for seldom, grouped in groupby(record["fields"], _is_seldom_set):
+        fields = list(grouped)
+        found += [fields] if seldom else [[field] for field in fields]
+    return found
+
+
+def _is_seldom_set(field: Json) -> bool:
+    """Its default is one zero byte, and most records have that there."""
+    if field["name"] in _EVERYDAY or "default" not in field:
+        return False
+    default = field["default"]
+    return default is None or default is False or default in ("", []) or (default == 0 and field["type"] == "long")
+
+
+def _default(field: Json) -> str:
+    """The default of a field that is seldom set, as source."""
+    return "()" if field.get("default") == [] else repr(field.get("default"))
+
+
 def _bare(hint: Any) -> Any:
     """`hint` without None: what an optional field holds when it holds something."""
     if get_origin(hint) in (Union, types.UnionType):
@@ -215,13 +246,37 @@ class _ReaderSource:
                 raise TypeError(f"no reader for the Avro type {kind!r}")
 
     def record(self, record: Json, target: str, cls: type, passed: Sequence[str] = ()) -> None:
-        hints = get_type_hints(cls)
+        make = self.source.refer(cls.__name__, cls)
         arguments = [f"{name}={name}" for name in passed]
-        for field in record["fields"]:
-            local = self.source.name(field["name"])
-            self.read(field["type"], local, hints[field["name"]])
-            arguments.append(f"{field['name']}={local}")
-        self.source.add(f"{target} = {self.source.refer(cls.__name__, cls)}({', '.join(arguments)})")
+        *parts, last = _in_turn(record)
+        for fields in parts:
+            names = [self.source.name(field["name"]) for field in fields]
+            zero = [f"{name} = {_default(field)}" for name, field in zip(names, fields, strict=True)]
+            with self._unless_zero(fields, zero):
+                arguments += self._each(fields, names, cls)
+        # To leave arguments out is cheaper than to hand their defaults over.
+        with self._unless_zero(last, [f"{target} = {make}({', '.join(arguments)})"]):
+            arguments += self._each(last, [self.source.name(field["name"]) for field in last], cls)
+            self.source.add(f"{target} = {make}({', '.join(arguments)})")
+
+    def _each(self, fields: Sequence[Json], names: Sequence[str], cls: type) -> Iterator[str]:
+        """Read fields into variables of these names; yields them as arguments of the constructor."""
+        hints = get_type_hints(cls)
+        for name, field in zip(names, fields, strict=True):
+            self.read(field["type"], name, hints[field["name"]])
+            yield f"{field['name']}={name}"
+
+    @contextmanager
+    def _unless_zero(self, fields: Sequence[Json], zero: Sequence[str]) -> Iterator[None]:
+        """The block reads one field, or several that are seldom set unless all are: then `zero` is done instead."""
+        if len(fields) == 1:
+            yield
+            return
+        self.source.add(f"if text.startswith('{_literal(chr(0)) * len(fields)}', i):")
+        self.source.add(*(f"    {line}" for line in (*zero, f"i += {len(fields)}")), "else:")
+        self.source.depth += 1
+        yield
+        self.source.depth -= 1
 
     def _string(self, target: str, hint: Any) -> None:
         self.source.add(
@@ -309,6 +364,14 @@ def compile_writers(schema: Json, classes: Mapping[str, type], *, given: Sequenc
     return writers
 
 
+def _is_default(field: Json, expression: str) -> str:
+    """The condition by which a field that is seldom set is told to be one zero byte."""
+    default = field["default"]
+    if default is None:
+        return f"{expression} is None"
+    return f"{expression} == {default!r}" if field["type"] in ("long", "string") else f"not {expression}"
+
+
 def _literal(text: str) -> str:
     """`text` as it stands inside an f-string in single quotes."""
     return repr(text)[1:-1].replace("{", "{{").replace("}", "}}")
@@ -345,7 +408,20 @@ class _WriterSource:
                 raise TypeError(f"no writer for the Avro type {kind!r}")
 
     def record(self, record: Json, local: str) -> str:
-        return "".join(self.write(field["type"], f"{local}.{field['name']}") for field in record["fields"])
+        return "".join(self._part(fields, local) for fields in _in_turn(record))
+
+    def _part(self, fields: Sequence[Json], local: str) -> str:
+        """One field, or several that are seldom set."""
+        if len(fields) == 1:
+            return self.write(fields[0]["type"], f"{local}.{fields[0]['name']}")
+        part = self.source.name("part")
+        zero = " and ".join(_is_default(field, f"{local}.{field['name']}") for field in fields)
+        self.source.add(f"if {zero}:", f"    {part} = '{_literal(chr(0)) * len(fields)}'", "else:")
+        self.source.depth += 1
+        each = "".join(self.write(field["type"], f"{local}.{field['name']}") for field in fields)
+        self.source.add(f"{part} = f'{each}'")
+        self.source.depth -= 1
+        return f"{{{part}}}"
 
     def _string(self, expression: str) -> str:
         text = self.source.name("text")
