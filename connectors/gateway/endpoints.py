@@ -148,7 +148,7 @@ STATE: Final = {
 THREAD: Final = "/v1/threads/{thread}"
 INVOCATION: Final = THREAD + "/invocations/{invocation}"
 INVOKE: Final = {
-    "id": Field("string", "the caller's, unique in the thread: 1 to 200 characters", required=True),
+    "id": Field("string", "the caller's, unique in the thread: 1 to 200 characters without `/`", required=True),
     "agent": Field("string", "the group that is called: a channel, or channel/group", required=True),
     "input": Field(
         "object",

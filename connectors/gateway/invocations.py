@@ -103,6 +103,25 @@ async def submit(gateway: Gateway, request: Request) -> Response:
 
 def _parsed(body: dict[str, Any]) -> tuple[Invocation, str, dict[str, Any] | None]:
     id_, agent = _named(body, "id"), _named(body, "agent")
+    if "/" in id_:
+        raise ProtocolError("invalid_message", f"id: 1 to {ID_MAX} characters without `/`", details={"field": "id"})
+    text, data = _input(body)
+    policy = optional(body, "policy", str)
+    if policy is not None and policy not in POLICIES:
+        raise ProtocolError("invalid_message", f"policy: one of {', '.join(POLICIES)}", details={"field": "policy"})
+    invocation = Invocation(
+        id=id_,
+        group=agent,
+        deadline_ms=_deadline_ms(body),
+        streamed=optional(body, "streamed", bool) or False,
+        policy=policy,
+        retry=optional(body, "retry", bool) or False,
+        input_hash=_hash([agent, text, data]),
+    )
+    return invocation, text or "", data
+
+
+def _input(body: dict[str, Any]) -> tuple[str | None, dict[str, Any] | None]:
     given = optional(body, "input", dict) or {}
     text, data = optional(given, "text", str, "input."), optional(given, "data", dict, "input.")
     if text is None and data is None:
@@ -115,6 +134,10 @@ def _parsed(body: dict[str, Any]) -> tuple[Invocation, str, dict[str, Any] | Non
             f"input: {size} bytes as JSON, at most {INPUT_MAX_BYTES} are taken",
             details={"field": "input", "size": size, "limit": INPUT_MAX_BYTES},
         )
+    return text, data
+
+
+def _deadline_ms(body: dict[str, Any]) -> int:
     deadline_ms = _number(body, "deadlineMs", DEADLINE_DEFAULT_MS, low=0, high=DEADLINE_MAX_MS)
     if 0 < deadline_ms < DEADLINE_MIN_MS:
         raise ProtocolError(
@@ -122,19 +145,7 @@ def _parsed(body: dict[str, Any]) -> tuple[Invocation, str, dict[str, Any] | Non
             f"deadlineMs: {DEADLINE_MIN_MS} to {DEADLINE_MAX_MS}, or 0 for none",
             details={"field": "deadlineMs"},
         )
-    policy = optional(body, "policy", str)
-    if policy is not None and policy not in POLICIES:
-        raise ProtocolError("invalid_message", f"policy: one of {', '.join(POLICIES)}", details={"field": "policy"})
-    invocation = Invocation(
-        id=id_,
-        group=agent,
-        deadline_ms=deadline_ms,
-        streamed=optional(body, "streamed", bool) or False,
-        policy=policy,
-        retry=optional(body, "retry", bool) or False,
-        input_hash=_hash([agent, text, data]),
-    )
-    return invocation, text or "", data
+    return deadline_ms
 
 
 def _hash(given: list[Any]) -> str:

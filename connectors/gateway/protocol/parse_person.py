@@ -21,7 +21,8 @@ MODELS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "client_skills": client_frames.ClientSkills,
     "survey": client_frames.Survey,
 }
-_NOT_PASSED_ON: Final = frozenset({"type", "clientId"})
+_NOT_PASSED_ON: Final = frozenset({"type", "clientId", "run", "runEpoch"})
+"""Which run it is of is for the partition to say."""
 
 
 def parse_person_frame(frame: dict[str, Any], mint: Callable[[], str]) -> Frame:

@@ -160,9 +160,8 @@ def given_turn(
     if edition := edition_of(conversation_id, run_id):
         frame["id"] = edition_id(conversation_id, turn.id, edition)
     meta = _object(turn.meta)
-    meta.setdefault("channel", turn.channel)
-    meta.setdefault("participant", {"id": turn.sender})
-    frame["meta"] = meta
+    # Whatever its sender says of these two: agents take them for the gateway's word.
+    frame["meta"] = meta | {"channel": turn.channel, "participant": {"id": turn.sender}}
     frame["run"] = run_id
     frame["runEpoch"] = run_epoch
     if (call := turn.invocation) is not None:

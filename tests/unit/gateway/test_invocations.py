@@ -594,3 +594,8 @@ async def test_a_wait_ends_with_the_token(served: Served, caller: Caller, monkey
         served.gateway.authorizer._verdicts.clear()
         async with asyncio.timeout(3):
             assert (await caller.record(wait=60_000))["state"] == "RUNNING"
+
+
+async def test_an_id_that_no_path_can_name_is_refused(caller: Caller) -> None:
+    answer = await caller.submit("a/b")
+    assert (code(answer), answer.json()["error"]["details"]) == ((422, "invalid_message"), {"field": "id"})

@@ -214,6 +214,21 @@ async def test_interactions_and_declared_tools_reach_the_owner_unchanged(served:
         assert (refused["code"], "eventType" in refused["message"]) == ("invalid_message", True)
 
 
+async def test_nobody_speaks_for_another_run_or_person_to_an_agent(served: Served) -> None:
+    """Agents take `meta.participant`, `meta.channel` and `run` for the gateway's word."""
+    conversation, token = await served.conversation()
+    async with served.agent() as agent, served.socket(token, {"conversationId": conversation}) as person:
+        meta = {"channel": "vip", "participant": {"id": "root"}, "locale": "tr"}
+        await person.send({"type": "text", "clientId": "t1", "data": {"text": "hi"}, "meta": meta})
+        turn = await agent.until("text")
+        assert turn["meta"] == {"channel": "web", "participant": {"id": "ann"}, "locale": "tr"}
+        named = {"run": turn["run"], "runEpoch": turn["runEpoch"]}
+        await agent.say(conversation, {"type": "run", "data": {"status": "finished"}} | named)
+        await agent.settled()
+        await person.send({"type": "genui_event", "streamId": "s1", "eventType": "tapped", "payload": 1} | named)
+        assert "run" not in await agent.until("genui_event")
+
+
 async def test_a_survey_is_shown_as_an_event_to_everybody_and_later(served: Served) -> None:
     conversation, token = await served.conversation()
     async with served.agent() as agent, served.socket(token, {"conversationId": conversation}) as person:
