@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from streams.core.ids import channel_of_group, is_of_one
+
 if TYPE_CHECKING:
     from streams.core.state import Group, Partition
 
@@ -131,6 +133,8 @@ class Config(msgspec.Struct):
         """What holds for the runs of this group (qualified)."""
         known = self.rules.get(group)
         if known is None:
+            if is_of_one(group):  # connections come and go: it leaves nothing here
+                return self.group(channel_of_group(group))
             known = self.rules[group] = self._rules_of(group)
         return known
 

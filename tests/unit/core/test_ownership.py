@@ -162,6 +162,7 @@ def test_connections_that_got_every_turn_for_themselves_are_not_remembered_for_e
     owners = world.conversation().owners
     assert owners[GROUP] == "a"
     assert len(owners) <= OWNERS_MAX
+    assert world.state.config.rules.keys() == {"agents", GROUP}
     assert image(replay(world.journal)) == image(world.state)
 
 
