@@ -8,6 +8,7 @@ from typing import ClassVar
 from streams.core.due import is_kept, waits_for_room
 from streams.core.editions import said
 from streams.core.events import (
+    BatchCommitted,
     Entry,
     Invocation,
     MoveReason,
@@ -32,7 +33,7 @@ class Owners:
     """3: each turn was given to the rendezvous winner among the members of that moment, in every group that it was
     routed to, of those that do not drain where there are such; and so was each run that moved, which goes on where it
     stopped exactly where its new member can. No turn is given to anybody while a human answers. A turn that is wanted
-    anew supersedes all that answered it.
+    anew supersedes all that answered it. No run waits in line behind nobody.
 
     `state` is the partition folded up to the entry before the one that is looked at, by whoever drives this.
     """
@@ -55,6 +56,8 @@ class Owners:
                 return list(self._moved(entry, moved))
             case OwnerChanged() as changed:
                 return list(self._changed(entry, changed))
+            case BatchCommitted():
+                return list(self._lines())
             case _:
                 return []
 
@@ -74,6 +77,19 @@ class Owners:
             before = [other.id for other in open_in(conversation, opened.group) if not other.queued]
             if before:
                 yield f"run {opened.run_id} leaves the line while {before[0]} of its group is open"
+
+    def _lines(self) -> Iterator[str]:
+        """A run in line is behind one of its group that is not, or is in line before it; a call behind any call too."""
+        for id_ in sorted(self._state.queued):
+            runs = self._state.conversations[id_].runs.values()
+            groups = {run.group for run in runs if not run.queued}
+            called = any(run.invocation is not None for run in runs if not run.queued)
+            for run in runs:
+                is_call = run.invocation is not None
+                if run.queued and run.group not in groups and not (is_call and called):
+                    yield f"run {run.id} waits in line behind nobody"
+                groups.add(run.group)
+                called |= is_call
 
     def _turn(self, entry: Entry, turn: TurnCommitted) -> Iterator[str]:
         conversation = self._state.conversations.get(str(turn.conversation_id))

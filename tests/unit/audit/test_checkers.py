@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 
 import msgspec
 import pytest
@@ -48,6 +49,7 @@ from streams.core.events import (
     WriterOpened,
 )
 from streams.core.fold import step
+from streams.core.run_events import forget_run
 from streams.core.state import KEY_LIFETIME_MS, Partition
 from streams.core.store import dump_conversation, dump_partition
 from tests.support.command_sequences import seeded_commands
@@ -63,6 +65,7 @@ from tests.support.journals import (
     with_event,
     without,
 )
+from tests.support.partition_world import World
 
 pytestmark = pytest.mark.unit
 
@@ -98,16 +101,30 @@ def test_deciding_again_and_replaying_agree_with_the_core(journal: Callable[[], 
     assert not refolded(journal().entries)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_no_sequence_of_commands_brings_the_core_to_break_a_promise(seed: int) -> None:
+SEEDS = range(4)
+
+
+@cache
+def decided(seed: int) -> list[Entry]:
     state = Partition(0)
-    entries = [entry for command in seeded_commands(seed, 5_000) for entry in step(state, command, 1)]
+    return [entry for command in seeded_commands(seed, 5_000) for entry in step(state, command, 1)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_sequence_of_commands_brings_the_core_to_break_a_promise(seed: int) -> None:
+    entries = decided(seed)
     assert not refolded(entries)
     for checker in CHECKERS:
         # That a member's id is never used again is the gateways' promise, which these sequences' gateways do not keep.
         assert [problem for problem in found(checker(), entries) if "is used again" not in problem] == []
-    tally = counted(entries)
-    assert tally.takeovers > tally.continued > 0
+
+
+def test_these_sequences_lose_owners_continue_runs_and_wait_in_line() -> None:
+    tallies = [counted(decided(seed)) for seed in SEEDS]
+    continued = sum(tally.continued for tally in tallies)
+    assert sum(tally.takeovers for tally in tallies) > continued > 0
+    opened = [entry.event for seed in SEEDS for entry in decided(seed) if isinstance(entry.event, TurnCommitted)]
+    assert any(turn.queued for turn in opened)
 
 
 # ------------------------------------------------------------------------------------------------ 1
@@ -225,6 +242,19 @@ def test_3_a_change_of_owner_that_did_not_happen_is_found() -> None:
     )
     entry = msgspec.structs.replace(journal.entries[-1], lsn=journal.entries[-1].lsn + 1, event=invented)
     assert len(refolded([*journal.entries, entry])) == 1
+
+
+def test_3_a_run_that_waits_in_line_behind_nobody_is_found() -> None:
+    world = World(policy="enqueue")
+    world.join("a", settle=True)
+    world.open()
+    world.say()
+    world.say("second")
+    world.say("third")
+    end = Entry(world.state.lsn + 1, world.at, world.wall, 1, BatchCommitted(turns=3, frames=0, membership=1))
+    assert not Owners(world.state).see(end)
+    forget_run(world.state, world.conversation(), next(iter(world.conversation().runs.values())))
+    assert Owners(world.state).see(end) == ["run c/2/agents/support waits in line behind nobody"]
 
 
 # ------------------------------------------------------------------------------------------------ 4
