@@ -12,86 +12,55 @@ from connectors.gateway.protocol.actions import (
     Action,
     Announce,
     DrainMember,
-    FetchRun,
-    FetchTurn,
     Follow,
     LoadFor,
     OpenMember,
     RefuseGiven,
     SubmitFrame,
-    Unfollow,
 )
-from connectors.gateway.protocol.delivery import Delivery, Held
+from connectors.gateway.protocol.agent_hello import parse_agent_hello, too_many_watermarks
+from connectors.gateway.protocol.agent_runs import ABORT, AgentRuns
 from connectors.gateway.protocol.errors import ProtocolError, refusal
 from connectors.gateway.protocol.parse import (
     MAX_ID,
-    capabilities_of,
     client_id_of,
     decode_object,
     frame_type_of,
-    is_user_id,
     verbatim,
     watermark_of,
 )
 from connectors.gateway.protocol.parse_agent import NATIVE, parse_agent_frame
-from connectors.gateway.protocol.render import ack, encode, numbered, person_frame, raw, resume_frame, turn_of
-from connectors.gateway.protocol.resume import Resume
-from connectors.gateway.protocol.session import PROTOCOL, Scope, Session, State
+from connectors.gateway.protocol.render import ack, encode, numbered
+from connectors.gateway.protocol.session import PROTOCOL, Scope, State
 from streams.core.events import (
-    Assignment,
     Duplicate,
     Entry,
     FrameCommitted,
-    MoveReason,
-    PersonFrameCommitted,
     Refused,
     RefusedReason,
-    RunCancelling,
-    RunMoved,
-    RunOpened,
-    RunStatus,
 )
 from streams.runtime.live import Shown, Typing
 
-GROUP_MAX = 64
 # `<conversation>/<turn's seq>/<channel>/<group>`.
 RUN_ID_MAX = 3 * MAX_ID
-WATERMARKS_MAX = limits.MAX_CONVERSATIONS
 # Sends of one connection that wait for their outcome. An agent's connection serves a whole channel.
 IN_FLIGHT_MAX = 1_000
 BUSY_RETRY_MS = 500
 CATALOGS = {"genui_components": client_frames.GenuiComponents, "skills": client_frames.Skills}
 NOT_SERVED = frozenset({"resume", "abort", "ack", "hello", "ping", "auth"})
-CANCELLED = frozenset({RunStatus.CANCELLED, RunStatus.TIMED_OUT, RunStatus.FAILED})
-ABORT = encode({"type": "abort"})
 
 
-class AgentSession(Session):
-    """A connection of channel scope; see `Session` for how to drive it.
+class AgentSession(AgentRuns):
+    """A connection of channel scope; see `Session` for how to drive it, and `AgentRuns` for the runs that it holds.
 
     `partition_of` says where a conversation lies: frames are held until its partition knows the member.
     """
 
     rate = (limits.AGENT_RATE, limits.AGENT_BURST)
 
-    def __init__(
-        self,
-        *,
-        partition_of: Callable[[str], int],
-        new_id: Callable[[], str],
-        runs_max: int = limits.RUNS_PER_MEMBER,
-        **given: Any,
-    ) -> None:
+    def __init__(self, *, partition_of: Callable[[str], int], new_id: Callable[[], str], **given: Any) -> None:
         super().__init__(**given)
-        self._runs_max = runs_max
-        self._refused: set[str] = set()
-        """Runs that its process does not take, until they are another's."""
-        self.member = self.connection_id
         self.group: str | None = None
-        self.continues = False
-        self.adopts = False
-        """Its process asks what is stored of runs that it had already: else it could not know where to go on."""
-        """Whether its process goes on with runs that another one began."""
         self._partition_of = partition_of
         self._new_id = new_id
         self._joined: set[int] = set()
@@ -99,12 +68,6 @@ class AgentSession(Session):
         self._held_bytes = 0
         self._pending: dict[str, tuple[str, str]] = {}
         """Sends that wait for their outcome: ref to (conversation, clientId)."""
-        self._delivery = Delivery(
-            self._tell,
-            followed=lambda conversation_id: self._ask(Follow((conversation_id,), ask=True)),
-            forgotten=lambda conversation_id: self._ask(Unfollow(conversation_id)),
-        )
-        self._unsaid: list[bytes] = []
         self._raw: str | bytes = ""
         """The text of the frame that is being taken."""
         self._listed: tuple[str, ...] = ()
@@ -113,22 +76,9 @@ class AgentSession(Session):
         """How many of the conversations that its hello named were not taken."""
 
     @property
-    def runs_open(self) -> int:
-        """How many runs this member holds."""
-        return self._delivery.runs_open
-
-    @property
     def pending_refs(self) -> Sequence[str]:
         """Sends that wait for their outcome."""
         return list(self._pending)
-
-    def holds(self, run_id: str, run_epoch: int) -> bool:
-        """Whether it holds this run at this epoch."""
-        return self._delivery.holds(run_id, run_epoch)
-
-    def holds_run_in(self, conversation_id: str) -> bool:
-        """Whether it holds a run of this conversation."""
-        return self._delivery.holds_run_in(conversation_id)
 
     # ------------------------------------------------------------------------------------------ inputs: membership
     def opened(self, now: int) -> list[Action]:
@@ -159,7 +109,7 @@ class AgentSession(Session):
         if self._listed:
             self._ask(Follow(self._listed, ask=False))
         if self._too_many:
-            self._write(_too_many_watermarks(self._too_many).frame())
+            self._write(too_many_watermarks(self._too_many).frame())
         self._take_early()
         return self._drain()
 
@@ -172,130 +122,6 @@ class AgentSession(Session):
             self._ask(held)
         return self._drain()
 
-    # ------------------------------------------------------------------------------------------------ inputs: runs
-    def run_given(self, run_id: str, run_epoch: int, entry: Entry, now: int) -> list[Action]:
-        """A new turn came with its run for this member."""
-        self._now = now
-        event = turn_of(entry)
-        conversation_id = _of(entry)
-        if self._is_full(conversation_id, run_id, run_epoch):
-            return self._drain()
-        self._delivery.hold(run_id, Held(conversation_id, event.seq, run_epoch))
-        self._delivery.give(conversation_id, run_id, entry)
-        return self._drain()
-
-    def run_taken_over(self, event: RunOpened | RunMoved, lsn: int, now: int) -> list[Action]:
-        """A run of an earlier turn came to this member, at `lsn`. One that is adopted is not given: its process has the
-        turn."""
-        self._now = now
-        conversation_id = event.conversation_id or ""
-        if isinstance(event, RunMoved) and not event.adopted:
-            self._stop_earlier(event)
-        adopted = isinstance(event, RunMoved) and event.adopted
-        if not adopted and self._is_full(conversation_id, event.run_id, event.run_epoch):
-            return self._drain()
-        self._delivery.hold(event.run_id, Held(conversation_id, event.turn_seq, event.run_epoch))
-        if isinstance(event, RunMoved) and event.adopted:
-            self._delivery.has(conversation_id, event.turn_seq)
-            if self.adopts:
-                self._ask(FetchRun(conversation_id, event.turn_seq, event.run_id, event.run_epoch, lsn))
-            if event.resume is not None:  # nobody was given it yet
-                self._tell(conversation_id, encode({**resume_frame(event.resume), **_run_fields(event)}))
-            return self._drain()
-        fetch = FetchTurn(conversation_id, event.turn_seq, event.run_id, event.run_epoch, lsn)
-        if isinstance(event, RunMoved) and event.continued:
-            fetch = msgspec.structs.replace(
-                fetch, continued=True, checkpoint_lsn=event.checkpoint_lsn, answers=event.resume
-            )
-        self._delivery.wait_for(fetch)
-        self._ask(fetch)
-        return self._drain()
-
-    def _stop_earlier(self, event: RunMoved) -> None:
-        """Its process may still be at work on what it was given of this run before, over another connection. That is
-        over, since others had the run meanwhile, or what it said is superseded: the turn that comes now is a new
-        beginning. Where nothing of it was said, it only was slow, and whatever comes first is the answer."""
-        conversation_id = event.conversation_id or ""
-        slow = event.reason is MoveReason.ADOPT_TIMEOUT and not event.superseded
-        if slow or self._delivery.turn_written(conversation_id) < event.turn_seq:
-            return
-        if self.adopts:
-            stop = refusal(RefusedReason.FENCED, "run: others had it meanwhile; it is given to you again")
-            named = {"run": event.run_id, "runEpoch": event.run_epoch - 1}
-            self._tell(conversation_id, encode(stop.frame() | named))
-        elif not self.holds_run_in(conversation_id):  # abort would hit the other one
-            self._tell(conversation_id, ABORT)
-
-    def answer_given(self, run_id: str, entry: Entry, now: int) -> list[Action]:
-        """A person's message answers this member's open question: it is given as the message it is."""
-        self._now = now
-        self._delivery.give(_of(entry), run_id, entry)
-        return self._drain()
-
-    def person_frame(self, event: PersonFrameCommitted, given: Assignment, now: int) -> list[Action]:
-        """What a person sent beside their messages, of a run that this member holds, or to it as the owner."""
-        self._now = now
-        if not given.run_id or self.holds(given.run_id, given.run_epoch):
-            shown = encode(person_frame(event, run_id=given.run_id, run_epoch=given.run_epoch))
-            self._delivery.say(event.conversation_id or "", given.run_id, given.run_epoch, shown)
-        return self._drain()
-
-    def resume_part(self, fetch: FetchTurn | FetchRun, frames: Sequence[bytes], now: int) -> list[Action]:
-        """The first frames of a run's `resume` that is too long for one message: they come ahead of the rest."""
-        self._now = now
-        if self.holds(fetch.run_id, fetch.run_epoch):
-            part = {"type": "resume_part", "run": fetch.run_id, "runEpoch": fetch.run_epoch}
-            self._tell(fetch.conversation_id, encode({**part, "frames": [msgspec.Raw(frame) for frame in frames]}))
-        return self._drain()
-
-    def fetched(self, fetch: FetchTurn, entry: Entry, resume: Resume | None, now: int) -> list[Action]:
-        """The turn asked for by `FetchTurn` is here."""
-        self._now = now
-        self._delivery.fetched(fetch, entry, resume)
-        return self._drain()
-
-    def adopted(self, fetch: FetchRun, resume: Resume, now: int) -> list[Action]:
-        """What is stored of a run that this member's process has, and goes on with, is here."""
-        self._now = now
-        if self.holds(fetch.run_id, fetch.run_epoch):
-            told = {"type": "adopted", "run": fetch.run_id, "runEpoch": fetch.run_epoch, "resume": resume.fields()}
-            self._tell(fetch.conversation_id, encode(told))
-        return self._drain()
-
-    def _is_full(self, conversation_id: str, run_id: str, run_epoch: int) -> bool:
-        """Whether it has as many runs as it may: then it does not take this one, of which it is told nothing."""
-        if self._delivery.runs_open < self._runs_max:
-            return False
-        self._ask(RefuseGiven(conversation_id, run_id, run_epoch, "busy"))
-        return True
-
-    def run_cancelling(self, event: RunCancelling, now: int) -> list[Action]:
-        """Somebody wants the run to stop: it is its member's until that says that it has."""
-        self._now = now
-        if self.holds(event.run_id, event.run_epoch):
-            named = {"type": "abort", "run": event.run_id, "runEpoch": event.run_epoch, "reason": event.reason}
-            self._delivery.say(event.conversation_id or "", event.run_id, event.run_epoch, encode(named))
-        return self._drain()
-
-    def run_lost(self, run_id: str, now: int) -> list[Action]:
-        """The run went to another member: the process must stop working on it."""
-        self._now = now
-        held = self._delivery.release(run_id)
-        refused = run_id in self._refused
-        self._refused.discard(run_id)
-        if held is not None and not refused and not self.holds_run_in(held.conversation_id):
-            self._tell(held.conversation_id, ABORT)
-        return self._drain()
-
-    def run_ended(self, run_id: str, status: RunStatus, now: int) -> list[Action]:
-        """The run is over."""
-        self._now = now
-        held = self._delivery.release(run_id)
-        self._refused.discard(run_id)
-        if held is not None and status in CANCELLED and not self.holds_run_in(held.conversation_id):
-            self._tell(held.conversation_id, ABORT)
-        return self._drain()
-
     # ------------------------------------------------------------------------------------------- inputs: outcomes
     def committed(self, event: FrameCommitted | Duplicate, timestamp: int, now: int) -> list[Action]:
         """The journal's answer to a send of this connection: stored, or a repeat of something stored."""
@@ -306,6 +132,7 @@ class AgentSession(Session):
         conversation_id, client_id = waited
         match event:
             case FrameCommitted():
+                self._delivery.wrote(conversation_id)
                 answer = ack(client_id, message_id=event.frame.id, seq=event.seq, timestamp=timestamp)
             case Duplicate():
                 answer = ack(
@@ -397,27 +224,18 @@ class AgentSession(Session):
         return frame
 
     def _greeted(self, frame: dict[str, Any]) -> None:
-        group = frame.get("group")
-        if group is not None and (not 0 < len(group) <= GROUP_MAX or "/" in group):
-            raise ProtocolError("bad_request", f"group: a name of 1 to {GROUP_MAX} characters without `/`")
-        if group is not None and group.startswith("~"):
-            raise ProtocolError("bad_request", "group: must not start with `~`")
-        user = frame.get("userId")
-        if user is not None and is_user_id(user) and not self.claims.named:
-            self._claims = msgspec.structs.replace(self.claims, user=user)
-        capabilities = capabilities_of(frame)
-        self.continues = "continue" in capabilities
-        self.adopts = self.continues or "adopt" in capabilities
-        watermarks = _watermarks(frame.get("watermarks"))
-        self._too_many = max(0, len(watermarks) - WATERMARKS_MAX)
-        if self._too_many:
-            watermarks = dict(list(watermarks.items())[self._too_many :])  # clients name the newest last
+        hello = parse_agent_hello(frame)
+        if hello.user is not None and not self.claims.named:
+            self._claims = msgspec.structs.replace(self.claims, user=hello.user)
+        self.continues, self.adopts = hello.continues, hello.adopts
+        self._too_many = hello.dropped
+        if hello.dropped:
             self._delivery.knows_not_all()
-        self._delivery.know(watermarks)
-        self.group = group
+        self._delivery.know(hello.watermarks)
+        self.group = hello.group
         self._move(State.OPENING)
-        self._listed = tuple(watermarks)
-        self._ask(OpenMember(group, watermarks, self.continues))
+        self._listed = tuple(hello.watermarks)
+        self._ask(OpenMember(hello.group, hello.watermarks, hello.continues))
 
     # ---------------------------------------------------------------------------------------------------- frames
     def _frame(self, frame: dict[str, Any]) -> None:
@@ -466,7 +284,8 @@ class AgentSession(Session):
             raise ProtocolError("bad_request", f"type: `{kind}` is not served in a conversation")
         if kind == "sync":
             # Only what this member was given: a turn of somebody else would start work here.
-            self._ask(LoadFor(conversation_id, watermark_of(frame), self._delivery.highest(conversation_id)))
+            upto, given = self._delivery.highest(conversation_id), self._delivery.given(conversation_id)
+            self._ask(LoadFor(conversation_id, watermark_of(frame), upto, given))
         elif kind == "typing":
             self._typing(conversation_id, frame)
         elif kind == "refuse":
@@ -542,13 +361,6 @@ class AgentSession(Session):
     def _refuse_in(self, conversation_id: str, error: ProtocolError) -> None:
         self._tell(conversation_id, encode(error.frame()))
 
-    def _tell(self, conversation_id: str, frame: bytes) -> None:
-        """Write a conversation's frame. The journal may show a turn of this member before the welcome is written."""
-        if self.state is State.OPENING:
-            self._unsaid.append(_enveloped(conversation_id, frame))
-        else:
-            self._put(_enveloped(conversation_id, frame))
-
 
 def _brings_checkpoint(envelope: dict[str, Any]) -> bool:
     frame = envelope.get("frame")
@@ -561,10 +373,6 @@ def _weight(submit: SubmitFrame) -> int:
     return sum(len(text) for text in (frame.text, frame.data, frame.metadata, frame.extra) if text is not None)
 
 
-def _of(entry: Entry) -> str:
-    return turn_of(entry).conversation_id or ""
-
-
 def _run_named(frame: dict[str, Any]) -> tuple[str | None, int | None]:
     """The run that a frame names, and its epoch. Raises for what can name none: read as no name, a zombie's frame would
     pass for one that belongs to no run."""
@@ -575,31 +383,3 @@ def _run_named(frame: dict[str, Any]) -> tuple[str | None, int | None]:
     if run_epoch is not None and not (whole and 0 < run_epoch < 2**31):
         raise ProtocolError("invalid_message", "runEpoch: must be an integer, 1 or above")
     return run_id, run_epoch
-
-
-def _run_fields(event: RunMoved) -> dict[str, Any]:
-    return {"run": event.run_id, "runEpoch": event.run_epoch}
-
-
-def _enveloped(conversation_id: str, frame: bytes) -> bytes:
-    return encode({"conversationId": conversation_id, "frame": raw(frame.decode())})
-
-
-def _too_many_watermarks(dropped: int) -> ProtocolError:
-    return ProtocolError(
-        "too_many_subscriptions",
-        f"watermarks: at most {WATERMARKS_MAX} conversations; the first {dropped} are not followed",
-        frame_type="hello",
-        details={"limit": WATERMARKS_MAX, "dropped": dropped},
-    )
-
-
-def _watermarks(value: Any) -> dict[str, int]:
-    """`hello.watermarks`; entries of a wrong type count as absent, as the specification has it."""
-    if not isinstance(value, dict):
-        return {}
-    return {
-        conversation_id: seq
-        for conversation_id, seq in value.items()
-        if isinstance(seq, int) and not isinstance(seq, bool) and 0 < seq < 2**63 and 0 < len(conversation_id) <= MAX_ID
-    }
