@@ -11,12 +11,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from connectors.gateway import http
+from connectors.gateway.activities import activity
 from connectors.gateway.http import claims_of, conversation_id, json_body, json_response, optional
 from connectors.gateway.live import Speaker
 from connectors.gateway.protocol import limits, messages
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import MAX_ID, UserMessage, check_text, json_text
-from connectors.gateway.protocol.render import activity
 from connectors.gateway.protocol.session import Claims, Scope
 from streams.runtime.live import Typing
 

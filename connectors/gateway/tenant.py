@@ -10,11 +10,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from connectors.gateway import http
+from connectors.gateway.activities import tenant_activity
 from connectors.gateway.http import conversation_id, json_body, json_response, need_api_key, optional
 from connectors.gateway.ports import ConversationInfo, ListQuery
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import MAX_ID
-from connectors.gateway.protocol.render import iso, tenant_activity
+from connectors.gateway.protocol.render import iso
 from connectors.gateway.protocol.session import Claims, Scope
 from connectors.gateway.rest import PAGE_DEFAULT, PAGE_MAX, message_of
 

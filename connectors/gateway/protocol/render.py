@@ -1,4 +1,4 @@
-"""From journal entries to the frames that people and agents are shown: the same live, in replay, by REST and by SSE."""
+"""From journal entries to the frames that people and agents are shown: the same live, in replay and by SSE."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STATUSES: dict[RunStatus, str] = {
     RunStatus.TIMED_OUT: "error",
     RunStatus.OWNER_GONE: "error",
 }
-# Activity types of the REST API are a closed list: what is not a message there is an event with the frame beside it.
+# Parts of streams, and traces. In the REST API, whose types are a closed list, they are events.
 NOT_MESSAGES = frozenset({"genui", "tool_call", "skill", "interrupt", "interrupt_resolved", "event"})
 
 
@@ -159,7 +159,7 @@ def given_turn(
     conversation_id = event.conversation_id or ""
     if edition := edition_of(conversation_id, run_id):
         frame["id"] = edition_id(conversation_id, turn.id, edition)
-    meta = _object(turn.meta)
+    meta = object_of(turn.meta)
     # Whatever its sender says of these two: agents take them for the gateway's word.
     frame["meta"] = meta | {"channel": turn.channel, "participant": {"id": turn.sender}}
     frame["run"] = run_id
@@ -209,7 +209,7 @@ def _message(event: FrameCommitted, timestamp: int, data: Any) -> Fields:
     if frame.metadata is not None:
         shown["metadata"] = stored(frame.metadata)
     if frame.extra is not None:
-        shown.update(_object(frame.extra))
+        shown.update(object_of(frame.extra))
     return shown
 
 
@@ -335,122 +335,10 @@ def iso(timestamp: int) -> str:
     return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def activity(entry: Entry, *, superseded: bool = False) -> Fields | None:
-    """A numbered entry as the client REST API shows it; None as for `numbered`."""
-    frame = numbered(entry, superseded=superseded)
-    if frame is None:
-        return None
-    parts = _parts(entry.event)
-    channel_data: Fields = parts.metadata
-    if parts.type != "message":
-        channel_data = {**channel_data, "frame": frame}
-    elif parts.frame_type != "text":
-        channel_data = {**channel_data, "type": parts.frame_type, "data": frame["data"]}
-    if superseded:
-        channel_data = {**channel_data, "superseded": True}
-    return {
-        "id": parts.id,
-        "type": parts.type,
-        "from": {"id": parts.sender},
-        "text": parts.text,
-        "timestamp": iso(entry.timestamp),
-        "attachments": parts.attachments,
-        "conversationId": entry.event.conversation_id,
-        "channelData": channel_data,
-        "replyToId": parts.reply_to,
-        "seq": entry.event.seq,
-    }
-
-
-def tenant_activity(entry: Entry, *, superseded: bool = False) -> Fields | None:
-    """A numbered entry as the tenant REST API shows it."""
-    shown = activity(entry, superseded=superseded)
-    if shown is None:
-        return None
-    return {
-        "id": shown["id"],
-        "type": shown["type"],
-        "sender": shown["from"]["id"],
-        "text": shown["text"],
-        "attachments": shown["attachments"],
-        "metadata": shown["channelData"],
-        "seq": shown["seq"],
-        "reply_to_id": shown["replyToId"],
-        "conversation_id": shown["conversationId"],
-        "inserted_at": shown["timestamp"],
-    }
-
-
-class _Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """What REST activities are made of."""
-
-    id: str
-    type: str
-    frame_type: str
-    sender: str
-    text: str | None
-    attachments: list[Fields] = []
-    metadata: Fields = {}
-    reply_to: str | None = None
-
-
-def _parts(event: Event) -> _Parts:
-    match event:
-        case TurnCommitted():
-            turn = event.turn
-            data = _object(turn.data)
-            return _Parts(
-                id=turn.id,
-                type="message",
-                frame_type=turn.type,
-                sender=turn.sender,
-                text=turn.text if turn.text is not None else _fallback(data),
-                attachments=_attachments(data),
-                metadata=_object(turn.metadata),
-                reply_to=turn.reply_to,
-            )
-        case FrameCommitted():
-            frame = event.frame
-            data = _object(frame.data)
-            reply = _object(frame.extra).get("replyTo")
-            return _Parts(
-                id=f"{event.conversation_id}/{event.seq}" if frame.type.startswith("interrupt") else frame.id,
-                type="event" if frame.type in NOT_MESSAGES else "message",
-                frame_type=frame.type,
-                sender=event.sender,
-                text=frame.text if frame.text is not None else _fallback(data),
-                attachments=_attachments(data),
-                metadata=_object(frame.metadata),
-                reply_to=reply.get("id") if isinstance(reply, dict) else None,
-            )
-        case PersonFrameCommitted():
-            name = event.frame.type
-            return _Parts(id=event.frame.id, type="event", frame_type=name, sender=event.sender, text=name)
-        case ConversationClosed() | ConversationReopened() | ConversationHandedOver() | ConversationHandedBack():
-            return _Parts(
-                id=event.id, type="conversationUpdate", frame_type="conversationUpdate", sender="system", text=None
-            )
-        case _:
-            raise TypeError(f"{type(event).__name__} is no activity")
-
-
-def _object(text: str | None) -> Fields:
+def object_of(text: str | None) -> Fields:
+    """A stored JSON object, {} for none, and for what is none."""
     try:
         value = msgspec.json.decode(text) if text is not None else {}
     except (msgspec.DecodeError, RecursionError):
         return {}  # see `stored`
     return value if isinstance(value, dict) else {}
-
-
-def _attachments(data: Fields) -> list[Fields]:
-    """Those of a text; a renderer of the application's own may mean something else by the name."""
-    found = data.get("attachments")
-    return found if isinstance(found, list) and all(isinstance(each, dict) for each in found) else []
-
-
-def _fallback(data: Fields) -> str | None:
-    for field in ("text", "content", "caption", "title", "name"):
-        value = data.get(field)
-        if isinstance(value, str):
-            return value
-    return None

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from connectors.gateway.protocol.render import activity, encode, given_turn, numbered, turn_of
+from connectors.gateway.activities import activity
+from connectors.gateway.protocol.render import encode, given_turn, numbered, turn_of
 from streams.core.events import Entry, Invocation, Turn, TurnCommitted
 
 
