@@ -170,6 +170,21 @@ class History:
         known.update(self._recent.superseded(conversation_id))
         return sorted(seq for seq in known if seq <= upto)
 
+    async def given_to(self, conversation_id: str, channel: str) -> int:
+        """The highest turn that was given to agents of this channel; 0: none. Raises `Unavailable`.
+
+        A turn that was given later than it was said, and is not in the read model yet, may not count.
+        """
+        await self._caught_up(conversation_id)
+        known = await self._read_model.given_upto(conversation_id, channel)
+        kept = [
+            entry.event.seq
+            for entry in self._recent.entries(conversation_id)
+            if isinstance(entry.event, TurnCommitted)
+            and any(given.group.split("/", 1)[0] == channel for given in entry.event.assigned)
+        ]
+        return max(known, *kept[-1:]) if kept else known
+
     def head(self, info: ConversationInfo) -> int:
         """The conversation's highest seq now."""
         entries = self._recent.entries(info.id)

@@ -150,6 +150,9 @@ class ReadModel(Protocol):
         """Seqs up to `upto` that viewers may hide, ascending."""
 
     async def open_runs(self, conversation_id: str) -> Sequence[OpenRun]: ...
+    async def given_upto(self, conversation_id: str, channel: str) -> int:
+        """The highest turn with a run of a group of this agents' channel; 0: none."""
+
     async def checkpoint(self, run_id: str) -> StoredCheckpoint | None: ...
     async def owners(self, conversation_id: str) -> dict[str, str]: ...
     async def call(self, conversation_id: str, invocation: str) -> StoredCall | None:

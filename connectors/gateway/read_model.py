@@ -69,6 +69,10 @@ class PostgresReadModel:
         runs = await _answer(self._read.runs(conversation_id, open_only=True))
         return [OpenRun(run.run_id, run.turn_seq, run.group, run.member, run.run_epoch) for run in runs]
 
+    async def given_upto(self, conversation_id: str, channel: str) -> int:
+        """See `ReadModel`."""
+        return await _answer(self._read.given_upto(conversation_id, channel))
+
     async def checkpoint(self, run_id: str) -> StoredCheckpoint | None:
         """See `ReadModel`."""
         found = await _answer(self._read.checkpoint(run_id))

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import structlog
@@ -41,7 +42,7 @@ from connectors.gateway.protocol.errors import CLOSE_NORMAL, CLOSE_RESTART, Prot
 from connectors.gateway.protocol.resume import Gathering, Resume
 from connectors.gateway.protocol.user import UserSession
 from streams.core.commands import CommitFrame, CommitPersonFrame, CommitTurn, RefuseRun
-from streams.core.events import Duplicate, Entry, FrameCommitted, Refused
+from streams.core.events import Duplicate, Entry, FrameCommitted, Refused, TurnCommitted
 from streams.runtime.codec import Unencodable
 
 if TYPE_CHECKING:
@@ -395,14 +396,22 @@ class AgentConnection(Connection):
         # Its process may say that it has anything; whether a conversation of somebody else exists is not told.
         if not self.serves(info.channel):
             raise ProtocolError("conversation_not_found", "no such conversation")
+        if not wanted.upto:
+            raise ProtocolError("conversation_not_found", "no turn of it was given to this agent")
+        given = wanted.given
+        if wanted.upto > given:  # it says that it has more than this connection gave it
+            given = max(given, await self._gateway.history.given_to(wanted.conversation_id, self.channel))
+        if not given:
+            raise ProtocolError("conversation_not_found", "no turn of it was given to this agent")
         after = wanted.after
         while after < wanted.upto:
             await self._until_drained()
             page = await self._gateway.history.page(wanted.conversation_id, after, limits.REPLAY_BATCH)
-            shown = [item for item in page.stored if item.entry.event.seq <= wanted.upto]
-            if not shown:
+            shown = list(takewhile(lambda item: _may_have(item, given, wanted.upto), page.stored))
+            if shown:
+                self.perform(self.session.replayed(wanted.conversation_id, _pairs(shown), wall_ms()))
+            if len(shown) < len(page.stored) or not shown:
                 return
-            self.perform(self.session.replayed(wanted.conversation_id, _pairs(shown), wall_ms()))
             after = shown[-1].entry.event.seq
 
     async def _submit(self, submit: Submit) -> None:
@@ -484,6 +493,14 @@ class AgentConnection(Connection):
         if self.peer_code != CLOSE_NORMAL:
             return "closed"
         return "done" if self._member is not None and self._member.draining else "left"
+
+
+def _may_have(item: Stored, given: int, upto: int) -> bool:
+    """Whether an agent may be shown this: up to where it says it is, and no turn beyond those that it was given (while
+    a human answers, for example); the answers to its questions are given with the run that asked."""
+    event = item.entry.event
+    others = isinstance(event, TurnCommitted) and event.seq > given and event.joins_run is None
+    return event.seq <= upto and not others
 
 
 def _pairs(stored: Sequence[Stored]) -> list[tuple[Entry, bool]]:

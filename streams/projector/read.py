@@ -189,6 +189,12 @@ class ReadModel:
         rows = await self._rows("runs", conversation=conversation_id, open_only=open_only)
         return [RunRow(*row) for row in rows]
 
+    async def given_upto(self, conversation_id: str, channel: str) -> int:
+        """The highest turn with a run of a group of this agents' channel; 0: none."""
+        rows = await self._rows("given_upto", conversation=conversation_id, channel=channel)
+        seq: int = rows[0][0]
+        return seq
+
     async def call(self, conversation_id: str, invocation: str) -> CallRow | None:
         """The run of this invocation, if there is one."""
         rows = await self._rows("call", conversation=conversation_id, invocation=invocation)

@@ -40,6 +40,10 @@ SELECT run_id, turn_seq, group_id, member, run_epoch, status, started, opened_at
 FROM runs WHERE conversation_id = %(conversation)s AND (NOT %(open_only)s OR status IN ('open', 'queued'))
 ORDER BY turn_seq, group_id;
 
+-- given_upto: The highest turn of a conversation with a run of a group of this channel; 0: none.
+SELECT coalesce(max(turn_seq), 0) FROM runs
+WHERE conversation_id = %(conversation)s AND split_part(group_id, '/', 1) = %(channel)s;
+
 -- call: The run of an invocation. Its id may be used again after a day: the last one counts.
 SELECT invocation, run_id, turn_seq, group_id, member, run_epoch, status, cancelling, opened_at, started_at, ended_at,
     reason, detail

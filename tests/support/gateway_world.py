@@ -275,6 +275,10 @@ class MemoryReadModel:
         runs = [] if conversation is None else list(conversation.runs.values())
         return [OpenRun(run.id, run.turn_seq, run.group, run.member, run.epoch) for run in runs]
 
+    async def given_upto(self, conversation_id: str, channel: str) -> int:
+        opened = Rows(self._of(conversation_id)).opened_runs
+        return max((row.turn_seq for row in opened if row.group_id.split("/")[0] == channel), default=0)
+
     async def checkpoint(self, run_id: str) -> StoredCheckpoint | None:
         found: StoredCheckpoint | None = None
         for entry in self._entries(partition_of(run_id.split("/", maxsplit=1)[0], self._world.partitions)):

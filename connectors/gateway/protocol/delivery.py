@@ -56,7 +56,11 @@ class _Memory(msgspec.Struct):
     high: int = 0
     """Highest seq written with a seq, or that the process said it has."""
     turn: int = 0
-    """Highest turn written in either form."""
+    """Highest turn written in either form, or that the process said it has."""
+    given: int = 0
+    """Highest turn that the journal says was this member's."""
+    wrote: bool = False
+    """Whether the member said something here that was stored."""
     runs: int = 0
     """Runs of it that the member holds."""
     waiting: deque[_Waiting] = msgspec.field(default_factory=deque)
@@ -104,6 +108,15 @@ class Delivery:
         memory = self._memory.get(conversation_id)
         return 0 if memory is None else memory.turn
 
+    def given(self, conversation_id: str) -> int:
+        """The highest turn that was this member's by the journal, whatever its process says that it has; 0: none."""
+        memory = self._memory.get(conversation_id)
+        return 0 if memory is None else memory.given
+
+    def wrote(self, conversation_id: str) -> None:
+        """Something of the member was stored there: it follows what becomes of it."""
+        self._remember(conversation_id).wrote = True
+
     def know(self, watermarks: Mapping[str, int]) -> None:
         """Its process says what it has."""
         for conversation_id, seq in watermarks.items():
@@ -150,6 +163,7 @@ class Delivery:
         """Its process has the turn already."""
         memory = self._remember(conversation_id)
         memory.turn = max(memory.turn, turn_seq)
+        memory.given = max(memory.given, turn_seq)
 
     def wait_for(self, fetch: FetchTurn) -> None:
         """A turn that is fetched has its place from now on."""
@@ -185,6 +199,7 @@ class Delivery:
         with_seq = seq > memory.high and (turn.fresh or not self._forgot or memory.high > 0)
         memory.high = max(memory.high, seq)
         memory.turn = max(memory.turn, seq)
+        memory.given = max(memory.given, seq)
         frame = given_turn(
             turn_of(turn.entry),
             turn.entry.timestamp,
@@ -209,7 +224,7 @@ class Delivery:
 
     def _forget(self) -> None:
         for conversation_id, memory in self._memory.items():
-            if not memory.runs and not memory.waiting and memory.turn:
+            if not memory.runs and not memory.waiting and (memory.turn or memory.wrote):
                 del self._memory[conversation_id]
                 self._forgot = True
                 self._forgotten(conversation_id)

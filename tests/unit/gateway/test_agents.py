@@ -17,7 +17,7 @@ from streams.core.commands import CommitFrame, CommitTurn, Leave
 from streams.core.events import FrameCommitted, Turn
 from streams.core.state import REFUSALS_WRITTEN
 from streams.runtime.signals import Goodbye
-from tests.support.gateway_world import Peer, Served, World, serve, settings_for
+from tests.support.gateway_world import API_KEY, Peer, Served, World, serve, settings_for
 
 
 async def closed(peer: Peer) -> tuple[int | None, dict[str, Any]]:
@@ -368,7 +368,49 @@ async def test_history_ends_at_what_the_member_was_given(served: Served) -> None
         assert [(await agent.until("text"))["seq"] for _ in range(2)] == [2, 3]
     async with served.agent("other") as stranger:
         await stranger.say(conversation, {"type": "sync", "watermark": 0})
-        assert await stranger.settled() == []
+        assert (await stranger.until_refused())["code"] == "conversation_not_found"
+
+
+async def test_history_holds_no_turn_that_was_given_to_nobody_of_the_channel(served: Served) -> None:
+    """A process may say that it has anything: what a person and a human said to each other it was never given."""
+    conversation, token = await served.conversation()
+    tenant = f"/api/v1/conversations/{conversation}"
+    async with served.agent() as agent:
+        await served.say(conversation, token, "m1")
+        turn = await agent.until("text")
+        await answer(agent, conversation, turn)
+        await served.http.post(f"{tenant}/handover", headers={"x-api-key": API_KEY}, json={})
+        await served.say(conversation, token, "between us")
+    async with served.agent(watermarks={conversation: 1_000_000}) as again:
+        await again.say(conversation, {"type": "sync", "watermark": 0})
+        assert [(await again.until("text"))["seq"] for _ in range(2)] == [1, 2]
+        assert (await again.until("conversationUpdate"))["seq"] == 3
+        assert await again.settled() == []  # a page is written at once
+
+
+async def test_no_agent_reads_a_conversation_of_which_its_channel_was_given_nothing(served: Served) -> None:
+    conversation, token = await served.conversation()
+    await served.http.post(f"/api/v1/conversations/{conversation}/handover", headers={"x-api-key": API_KEY}, json={})
+    await served.say(conversation, token, "between us")
+    async with served.agent(watermarks={conversation: 2}) as agent:
+        await agent.say(conversation, {"type": "sync", "watermark": 0})
+        assert (await agent.until_refused())["code"] == "conversation_not_found"
+
+
+async def test_an_agent_follows_what_it_wrote_to(served: Served) -> None:
+    """The owner of a conversation may speak first in it: it sees what becomes of that."""
+    conversation, token = await served.conversation()
+    await served.say(conversation, token, "m1")
+    async with served.agent() as agent:
+        await answer(agent, conversation, await agent.until("text"))
+    async with served.agent() as owner, served.socket(token, {"watermark": 2}) as person:
+        await person.until("welcome")
+        proactive = {"type": "text", "data": {"text": "one more thing"}, "clientId": "p-1"}
+        await owner.say(conversation, proactive)
+        assert (await owner.until("ack"))["seq"] == 3
+        await person.until("text")
+        await person.send({"type": "typing", "isTyping": True})
+        assert (await owner.until("typing"))["isTyping"] is True
 
 
 async def test_no_agent_reads_a_conversation_of_a_channel_that_is_not_routed_to_it(served: Served) -> None:
