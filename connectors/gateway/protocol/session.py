@@ -36,8 +36,9 @@ PROTOCOL = "converger/1"
 SUBPROTOCOL = "converger.v1"
 # A close reason may have 123 bytes of UTF-8.
 MAX_REASON = 123
-# Frames that may come between hello and welcome.
+# Frames, and characters in them, that may come between hello and welcome.
 EARLY_MAX = 100
+EARLY_CHARS = limits.HARD_CAP_BYTES
 CLOSE_OF = {"forbidden": CLOSE_CHANNEL}
 
 
@@ -182,7 +183,7 @@ class Session(ABC):
     # ------------------------------------------------------------------------------------------------- handshake
     def _wait(self, raw: str | bytes) -> None:
         """What comes before the welcome is taken after it."""
-        if len(self._early) >= EARLY_MAX:
+        if len(self._early) >= EARLY_MAX or sum(map(len, self._early)) + len(raw) > EARLY_CHARS:
             self._end_with(ProtocolError("no_session", "wait for the welcome before sending more"))
         else:
             self._early.append(raw)

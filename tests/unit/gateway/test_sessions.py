@@ -292,3 +292,16 @@ def test_what_is_held_for_a_partition_without_a_writer_is_bounded_by_its_size_to
     submitted = [action for action in session.joined(0, NOW) if isinstance(action, SubmitFrame)]
     assert len(submitted) == fitting
     assert session.receive(checkpoint(fitting), NOW) != []
+
+
+@pytest.mark.parametrize(("size", "taken"), [(10, 100), (limits.HARD_CAP_BYTES // 2, 2)])
+def test_what_comes_before_the_welcome_is_bounded_in_number_and_size(size: int, taken: int) -> None:
+    session = UserSession(
+        token="t", scope_of=lambda _: claims(Scope.CONVERSATION), connection_id="conn-1", mint=lambda: "r", now=NOW
+    )
+    session.receive('{"type":"hello"}', NOW)
+    for _ in range(taken):
+        assert session.receive("x" * size, NOW) == []
+    error, close = session.receive("x" * size, NOW)
+    assert written([error])[0]["data"]["code"] == "no_session"
+    assert isinstance(close, Close)
