@@ -31,6 +31,7 @@ from streams.core.events import (
     TurnCommitted,
 )
 from streams.core.ids import channel_of_group
+from streams.core.longest import Waiting
 from streams.core.ownership import change_owner, choose
 from streams.core.routing import ENQUEUE, INTERRUPT, REJECT, Plan
 from streams.core.runs import INTERRUPTED, end, give
@@ -190,14 +191,16 @@ class _Room:
 
 def refused_by_all(state: Partition, group: str, but: Collection[str]) -> tuple[Conversation, Run] | None:
     """Of the runs that every member of this group refused, the one that waits longest; None: there is none."""
-    waiting = [
-        (run.placed_at, id_, run.turn_seq, run.id)
-        for id_ in state.orphans.get(group, ())
-        for run in state.conversations[id_].runs.values()
-        if run.group == group and run.id not in but and waits_for_room(state, run)
-    ]
-    if not waiting:
-        return None
-    _, id_, _, run_id = min(waiting)
-    conversation = state.conversations[id_]
+    longest = state.longest.get(group)
+    first = None if longest is None else longest.first(lambda each: each[3] not in but and _has_no_room(state, each))
+    return None if first is None else _run_of(state, first)
+
+
+def _has_no_room(state: Partition, waiting: Waiting) -> bool:
+    return waits_for_room(state, _run_of(state, waiting)[1])
+
+
+def _run_of(state: Partition, waiting: Waiting) -> tuple[Conversation, Run]:
+    _, conversation_id, _, run_id = waiting
+    conversation = state.conversations[conversation_id]
     return conversation, conversation.runs[run_id]

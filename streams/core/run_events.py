@@ -8,6 +8,7 @@ from streams.core import heard
 from streams.core.due import watch
 from streams.core.events import Entry, Invocation, MoveReason, RunCancelling, RunEnded, RunMoved, RunOpened, RunStarted
 from streams.core.latest import keep_answer, latest_of
+from streams.core.longest import Longest
 from streams.core.state import (
     ENDED_RUNS_KEPT,
     Conversation,
@@ -33,6 +34,9 @@ def hold(state: Partition, conversation: Conversation, run: Run) -> None:
     """Index who holds the run, or that it waits."""
     holder = _index_of(state, run)
     holder[conversation.id] = holder.get(conversation.id, 0) + 1
+    if run.member is None and not run.queued:
+        longest = state.longest.setdefault(run.group, Longest())
+        longest.add((run.placed_at, conversation.id, run.turn_seq, run.id))
 
 
 def release(state: Partition, conversation: Conversation, run: Run) -> None:
@@ -41,8 +45,10 @@ def release(state: Partition, conversation: Conversation, run: Run) -> None:
     left = holder.pop(conversation.id, 0) - 1
     if left > 0:
         holder[conversation.id] = left
-    elif run.member is None and not run.queued and not holder:
-        del state.orphans[run.group]
+    if run.member is None and not run.queued:
+        state.longest[run.group].drop(run.id)
+        if not holder:
+            del state.orphans[run.group], state.longest[run.group]
 
 
 def _index_of(state: Partition, run: Run) -> dict[str, int]:

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from streams.core.events import TurnCommitted
+from streams.core.longest import Longest
 from streams.core.routing import Config, Plan
 from streams.core.timers import Timers
 
@@ -338,6 +339,8 @@ class Partition(msgspec.Struct):
     orphans: dict[str, dict[str, int]] = {}
     """Per group, conversations with runs that wait for the group's next member, and how many. Never iterated
     unsorted."""
+    longest: dict[str, Longest] = {}
+    """Per group with `orphans`, those by how long they wait."""
     waiting: dict[str, set[str]] = {}
     """Per agent channel, conversations with a turn that waits for it. Never iterated unsorted."""
     queued: dict[str, int] = {}

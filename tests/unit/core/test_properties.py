@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from streams.core import keys, store
 from streams.core.commands import Command, CommitFrame, CommitPersonFrame, CommitTurn
-from streams.core.due import due, is_kept
+from streams.core.due import due, is_kept, waits_for_room
 from streams.core.events import (
     ConversationClosed,
     ConversationHandedOver,
@@ -40,6 +40,7 @@ from streams.core.fold import conversation_of, decide, evolve, step
 from streams.core.frames import CHECKPOINT
 from streams.core.ids import key_of_turn, run_id
 from streams.core.ownership import owner_of
+from streams.core.policies import refused_by_all
 from streams.core.runs import may_continue
 from streams.core.state import KEY_LIFETIME_MS, ImpossibleEvent, Partition
 from streams.core.timers import BUCKET_MS
@@ -68,10 +69,19 @@ def indexes(state: Partition) -> dict[str, object]:
     held = Counter((run.member or run.group, id_) for id_, run in placed)
     holders = {**state.orphans, **{id_: member.conversations for id_, member in state.members.items()}}
     assert held == {(name, id_): count for name, counts in holders.items() for id_, count in counts.items()}
+    for group in state.orphans:
+        no_room = [
+            (run.placed_at, id_, run.turn_seq, run.id)
+            for id_, run in placed
+            if run.group == group and waits_for_room(state, run)
+        ]
+        longest = refused_by_all(state, group, ())
+        assert (longest and longest[1].id) == (min(no_room)[3] if no_room else None)
     return {
         "groups": {id_: (sorted(group.members), group.settled_at) for id_, group in state.groups.items()},
         "held": {id_: sorted(member.conversations.items()) for id_, member in state.members.items()},
         "orphans": {group: sorted(ids.items()) for group, ids in state.orphans.items()},
+        "longest": {group: sorted(longest.present.values()) for group, longest in state.longest.items()},
         "queued": state.queued,
         "waiting": {channel: sorted(ids) for channel, ids in state.waiting.items()},
         "due": dues,
@@ -399,7 +409,7 @@ def test_the_invariants_hold(commands: list[Command]) -> None:
 
 def test_the_invariants_hold_over_a_long_seeded_journal() -> None:
     checker = Checker()
-    state, entries = run(seeded_commands(7, 20_000))
+    state, entries = run(seeded_commands(9, 20_000))
     for entry in entries:
         checker.see(entry)
     checker.finish()

@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from streams.core.due import waits_for_room
 from streams.core.events import Event, MoveReason, RunEnded, RunMoved, RunStatus
+from streams.core.longest import SLACK, Longest, Waiting
+from streams.core.state import Partition, Run
 from tests.support.partition_world import GROUP, World, image, replay
 
 RUN = f"c/1/{GROUP}"
@@ -113,6 +118,48 @@ def test_of_many_that_wait_for_room_few_are_tried_again_at_a_time() -> None:
         world.refuse("a", f"{id_}/1/{GROUP}", id_ or "", epoch=3)
     then = [e.conversation_id for e in world.pass_time(1_000) if isinstance(e, RunMoved)]
     assert then == [f"w{number:02}" for number in range(16, 32)], "who waits longest comes first"
+
+
+def test_an_end_looks_at_what_it_gives_away_and_not_at_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    def looking(state: Partition, run: Run) -> bool:
+        looked.append(run.id)
+        return waits_for_room(state, run)
+
+    world = world_with("a")
+    for number in range(200):
+        world.open(f"w{number:03}")
+        world.say(id_=f"w{number:03}")
+        world.refuse("a", f"w{number:03}/1/{GROUP}", f"w{number:03}")
+    monkeypatch.setattr("streams.core.policies.waits_for_room", looking)
+    for number in range(1, 4):
+        world.say()
+        world.send("a", run=f"c/{2 * number - 1}/{GROUP}", epoch=1)
+    assert looked == [f"w{number:03}/1/{GROUP}" for number in range(3)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99))))
+def test_who_waits_longest_comes_first_whoever_left_meanwhile(changes: list[tuple[int, int]]) -> None:
+    longest, expected = Longest(), dict[str, Waiting]()
+    for name, since in changes * 4:
+        run = f"r{name}"
+        if expected.pop(run, None) is None:
+            expected[run] = (since, f"c{name}", 1, run)
+            longest.add(expected[run])
+        else:
+            longest.drop(run)
+        assert longest.first(lambda each: each[3] != "r0") == min(
+            (each for each in expected.values() if each[3] != "r0"), default=None
+        )
+
+
+def test_who_left_takes_no_room_for_ever() -> None:
+    longest = Longest()
+    for since in range(10_000):
+        longest.add((since, "c", 1, "r"))
+        longest.drop("r")
+    assert len(longest.heap) <= SLACK + 2
 
 
 def test_it_ends_where_the_group_refuses_when_busy() -> None:

@@ -1,0 +1,51 @@
+"""The orphans of a group by how long they wait, so that an end of a run costs what it gives away, not what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+import msgspec
+
+SLACK: Final = 64
+"""So many entries of runs that wait no more are kept besides as many as there are that do."""
+
+Waiting = tuple[int, str, int, str]
+"""Since when, conversation, turn's seq, run: who waits longest compares as the least."""
+
+
+class Longest(msgspec.Struct):
+    """Entries leave the heap when they come to its top, or when most of it is of runs that wait no more."""
+
+    heap: list[Waiting] = []
+    present: dict[str, Waiting] = {}
+    """By run id, those that do wait."""
+
+    def add(self, waiting: Waiting) -> None:
+        """A run waits from here on."""
+        self.present[waiting[3]] = waiting
+        heappush(self.heap, waiting)
+        if len(self.heap) > 2 * len(self.present) + SLACK:
+            self.heap = [*self.present.values()]
+            heapify(self.heap)
+
+    def drop(self, run_id: str) -> None:
+        """It waits no more."""
+        self.present.pop(run_id, None)
+
+    def first(self, wanted: Callable[[Waiting], bool]) -> Waiting | None:
+        """Who waits longest of those that are wanted; None: there is none. Changes nothing but its own order."""
+        heap, passed = self.heap, []
+        found = None
+        while heap and found is None:
+            waiting = heap[0]
+            if self.present.get(waiting[3]) != waiting:
+                heappop(heap)
+            elif wanted(waiting):
+                found = waiting
+            else:
+                passed.append(heappop(heap))
+        for waiting in passed:
+            heappush(heap, waiting)
+        return found
