@@ -28,8 +28,9 @@ A run is continued where its new member can go on with what another began, unles
 a message and nothing open: its agent would have said that it is over.
 
 When a run that left something open ends or restarts, closing frames of the sender `system` come first: a last chunk
-for each open stream, an `interrupt_resolved` for each open interrupt. A restart supersedes all frames of the run so
-far, the closing ones too, unless there is a committed message and nothing open: then the run counts as answered.
+for each open stream, an `interrupt_resolved` for each open interrupt, with the answer that a person gave, if any. A
+restart supersedes all frames of the run so far, the closing ones too, unless there is a committed message and nothing
+open: then the run counts as answered.
 """
 
 from __future__ import annotations
@@ -94,8 +95,9 @@ def close_open_work(
         for stream in progress.streams
         if stream != closing
     ]
-    asks = [*progress.asks, *progress.answers]
-    frames += [Frame(id=ask, type="interrupt_resolved", data=ASK_CLOSED) for ask in asks]
+    asks = dict.fromkeys(progress.asks, ASK_CLOSED)
+    asks |= {ask: f'{{"answer":{answer}}}' for ask, (_, answer) in progress.answers.items()}
+    frames += [Frame(id=ask, type="interrupt_resolved", data=data) for ask, data in asks.items()]
     seqs = []
     for frame in frames:
         seq = draft.next_seq(conversation)

@@ -72,6 +72,18 @@ def test_an_answered_interrupt_takes_no_second_answer(world: World) -> None:
     assert turn.joins_run is None
 
 
+def test_a_run_that_ends_before_its_agent_said_so_closes_the_interrupt_with_the_answer_that_it_got(
+    world: World,
+) -> None:
+    world.send("a", "interrupt", id="ask-2")
+    world.resume({"ask-1": {"ok": True}, "ask-2": 2})
+    world.send("a", "interrupt", id="ask-3")
+    world.run("a", "finished", run=RUN, epoch=1)
+    frames = [event.frame for event in world.of(FrameCommitted) if event.frame.type == "interrupt_resolved"]
+    closing = {frame.id: json.loads(frame.data or "") for frame in frames}
+    assert closing == {"ask-1": {"answer": {"ok": True}}, "ask-2": {"answer": 2}, "ask-3": {"answer": None}}
+
+
 def test_nothing_that_is_open_is_not_interrupted(world: World) -> None:
     assert refused(world.resume({"ask-9": True})) is RefusedReason.NOT_INTERRUPTED
     world.send("a", "interrupt_resolved", id="ask-1")
