@@ -1,9 +1,9 @@
-"""Invariant 7: an idempotency key is stored once."""
+"""Invariant 7: an idempotency key is stored once, and so is a numbered frame, whether it has a key or not."""
 
 from __future__ import annotations
 
-from collections import deque
-from typing import ClassVar
+from collections import OrderedDict, deque
+from typing import ClassVar, Final
 
 from streams.core.events import (
     ConversationOpened,
@@ -17,11 +17,15 @@ from streams.core.events import (
 from streams.core.ids import key_of_turn, open_key
 from streams.core.state import KEY_LIFETIME_MS
 
+NUMBERS_REMEMBERED: Final = 100_000
+"""Frames of which the number is remembered: 20 MB at most."""
+
 
 class KeysOnce:
-    """7: nothing is stored twice under one key of a conversation within the 24 h that every key is kept.
+    """7: nothing is stored twice under one key of a conversation within the 24 h that every key is kept; no frame of a
+    member is stored twice under one number.
 
-    Remembers the keys of the last 24 h of log time.
+    Remembers the keys of the last 24 h of log time, and the last `NUMBERS_REMEMBERED` numbers.
     """
 
     invariant: ClassVar[int] = 7
@@ -30,9 +34,23 @@ class KeysOnce:
         self._stored: dict[tuple[str, str], tuple[int, int]] = {}
         """(conversation, key) -> (lsn, at) of what was stored under it last."""
         self._by_age: deque[tuple[int, tuple[str, str]]] = deque()
+        self._numbers: OrderedDict[tuple[str, int], int] = OrderedDict()
+        """(member, number of a stored frame) -> lsn."""
 
     def see(self, entry: Entry) -> list[str]:
         """See `Checker`."""
+        if isinstance(entry.event, FrameCommitted) and entry.event.n > 0:
+            return [*self._number(entry.lsn, (entry.event.member, entry.event.n)), *self._key(entry)]
+        return self._key(entry)
+
+    def _number(self, lsn: int, name: tuple[str, int]) -> list[str]:
+        before = self._numbers.get(name)
+        self._numbers[name] = lsn
+        if len(self._numbers) > NUMBERS_REMEMBERED:
+            self._numbers.popitem(last=False)
+        return [] if before is None else [f"frame {name[1]} of {name[0]} was stored at lsn {before} already"]
+
+    def _key(self, entry: Entry) -> list[str]:
         match entry.event:
             case TurnCommitted(turn=turn):
                 key = key_of_turn(turn)

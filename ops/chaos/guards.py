@@ -97,7 +97,7 @@ def _without_run_token() -> None:
         roster = state.groups.get(command.group)
         if command.member not in state.members and roster is not None and roster.members:
             command = msgspec.structs.replace(command, member=min(roster.members))
-        return decide(state, command)
+        return decide(state, msgspec.structs.replace(command, n=0))  # which is its sender's number
 
     def whatever_it_is_of(state: Any, conversation: Any, command: Any, target: Any) -> Any:
         if target.run is None:

@@ -480,8 +480,7 @@ class Director:
                     cluster.write_again(record)
 
     def _may_be_repeated(self, record: LogRecord) -> bool:
-        """Of membership, changes. A frame without a clientId says how a run stands; said twice it has two outcomes, and
-        the audit knows frames by their refs. What is poison lies there once."""
+        """Of membership, changes. What is poison lies there once."""
         place = self._place
         if origin_of(record) in self._poison.origins:
             return False
@@ -489,5 +488,4 @@ class Director:
             return True
         if record.topic == place.cluster.topics.membership:
             return isinstance(place.codec.decode_membership(record, 0), Command)
-        frame = place.codec.decode_frames(record, 0)
-        return isinstance(frame, CommitFrame) and frame.frame.client_id is not None
+        return isinstance(place.codec.decode_frames(record, 0), CommitFrame)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -44,7 +45,8 @@ CHANNEL = "agents"
 HEARTBEAT_S = 1.0
 DRAIN_S = 3.0
 """Of a gateway that is asked to stop."""
-KEPT = frozenset({"text", "genui", "checkpoint", "interrupt", "interrupt_resolved"})
+KEYED = frozenset({"text", "checkpoint", "interrupt", "interrupt_resolved"})
+"""Given a clientId though their script names none; pieces of a stream have one only where it does."""
 """Types of frames that have a clientId, and are sent again until there is an outcome."""
 
 Job = Callable[[], Coroutine[Any, Any, None]]
@@ -58,6 +60,8 @@ class Member:
     agent: Agent
     inbox: asyncio.Queue[Given] = field(default_factory=asyncio.Queue)
     delivered: dict[str, int] = field(default_factory=dict)
+    numbers: Counter[int] = field(default_factory=Counter)
+    """Per partition, the number of its last frame."""
     frames_end: dict[int, int] = field(default_factory=dict)
     watermarks: dict[str, int] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
@@ -415,7 +419,7 @@ class Gateway:
                 continue
             script.pop(0)
             number_of = next(agent.ids)
-            own = f"{agent.name}.m{number_of}" if frame.type in KEPT else None
+            own = f"{agent.name}.m{number_of}" if frame.type in KEYED else None
             made = msgspec.structs.replace(
                 frame, id=frame.id or f"{agent.name}-{number_of}", client_id=frame.client_id or own
             )
@@ -433,7 +437,9 @@ class Gateway:
         agent.in_hand = [each for each in agent.in_hand if each[1] is not script]
 
     async def _send(self, member: Member, unacked: Unacked) -> None:
-        """Write it until it is written; a connection's frames keep their order."""
+        """Write it until it is written; a connection's frames keep their order, and their numbers."""
+        partition = partition_of(unacked.conversation, self._place.partitions)
+        member.numbers[partition] += 1
         while True:
             ref = f"{self.name}-f{next(self._ref_numbers)}"
             if unacked.frame.client_id is not None:
@@ -452,6 +458,7 @@ class Gateway:
                 run_id=unacked.run_id,
                 run_epoch=unacked.run_epoch,
                 delivered_seq=unacked.delivered,
+                n=member.numbers[partition],
             )
             try:
                 partition, offset = await self._pen.write(command)

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from streams.core import fold, frames
+from streams.core import fold, frames, heard
 from streams.core.commands import Leave
 from streams.core.events import Entry, GatewayEnded
 from streams.core.state import Partition
@@ -196,6 +196,11 @@ def _any_token(undo: ExitStack) -> None:
     _swap(undo, frames, "_holds", lambda command, run: True)
 
 
+def _unnumbered(undo: ExitStack) -> None:
+    _swap(undo, heard, "is_repeat", lambda member, command: False)
+    _swap(undo, heard, "note", lambda state, member_id, n: None)
+
+
 def _ended_return(undo: ExitStack) -> None:
     def forgotten(state: Partition, entry: Entry, event: GatewayEnded) -> None:
         state.gateways.pop(event.gateway, None)
@@ -272,6 +277,12 @@ MUTATIONS = (
         "whoever names, or is taken for, a run may write to it",
         _any_token,
         ("interrupt agent", "late words"),
+    ),
+    Mutation(
+        "numbers on frames",
+        "a frame without a key is new whenever it comes",
+        _unnumbered,
+        ("intake repeated", "flood"),
     ),
     Mutation(
         "ticks wait for the ends they name",

@@ -5,11 +5,13 @@ The same generator serves Hypothesis (which shrinks what it picks) and a seeded 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count
 from random import Random
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 from hypothesis import strategies as st
 
 from streams.core.commands import (
@@ -90,14 +92,17 @@ class Sequencer:
         self._members: dict[str, tuple[str, str]] = {}
         self._gone = ["ghost"]
         self._turns = ["00000000-0000-4000-8000-00000000dead"]
+        self._frame_numbers: Counter[str] = Counter()
+        self._left_out: dict[str, int] = {}
+        self._sent: list[CommitFrame] = []
         self._version = 1
         self._positions = [0, 0, 0]
         self._state = Partition(0)
         self._makers: tuple[Callable[[], Command], ...] = (
             self._turn, self._turn, self._turn, self._turn, self._frame, self._frame, self._frame, self._frame,
-            self._frame, self._frame, self._join, self._join, self._leave, self._list, self._behind, self._expire,
-            self._drain, self._config, self._time, self._time, self._open, self._close, self._reopen, self._batch,
-            self._reject, self._person_frame, self._person_frame, self._hand_on,
+            self._frame, self._frame, self._frame_again, self._join, self._join, self._leave, self._list, self._behind,
+            self._expire, self._drain, self._config, self._time, self._time, self._open, self._close, self._reopen,
+            self._batch, self._reject, self._person_frame, self._person_frame, self._hand_on,
             self._call, self._refuse, self._stop,
         )  # fmt: skip
 
@@ -178,7 +183,29 @@ class Sequencer:
             proof=self._pick(("it is off", "")),
         )  # fmt: skip
 
+    def _frame_again(self) -> Command:
+        """One of the last ones lies in the intake once more."""
+        if not self._sent:
+            return self._frame()
+        sent = self._pick(self._sent[-8:])
+        return msgspec.structs.replace(sent, **(self._stamp() | {"ref": sent.ref}))
+
     def _frame(self) -> Command:
+        """Numbered, but for some; a number that was left out may come later than those behind it."""
+        frame = self._unnumbered()
+        number = self._pick((True, True, True, True, True, True, False))
+        if number and self._left_out.get(frame.member, 0) and self._pick((False, True)):
+            frame = msgspec.structs.replace(frame, n=self._left_out.pop(frame.member))
+        elif number:
+            last = self._frame_numbers[frame.member] + self._pick((1, 1, 1, 1, 2))
+            if last > self._frame_numbers[frame.member] + 1:
+                self._left_out[frame.member] = last - 1
+            self._frame_numbers[frame.member] = last
+            frame = msgspec.structs.replace(frame, n=last)
+        self._sent.append(frame)
+        return frame
+
+    def _unnumbered(self) -> CommitFrame:
         member, conversation = self._member(), self._pick(self._conversations)
         group = self._members[member][1] if member in self._members else "agents/s"
         runs = [(id_, run) for id_, c in self._state.conversations.items() for run in c.runs.values() if run.member]
@@ -203,7 +230,7 @@ class Sequencer:
             delivered_seq=self._pick((0, 1, 2, 3, 99)),
         )  # fmt: skip
 
-    def _right_frame(self, conversation: str, run: Run) -> Command:
+    def _right_frame(self, conversation: str, run: Run) -> CommitFrame:
         """One of the member that holds the run, as it would send it."""
         kind = self._pick(RIGHT_TYPES)
         frame = Frame(

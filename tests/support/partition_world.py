@@ -206,14 +206,14 @@ class World:
 
     def send(
         self, member: str, type_: str = "text", id_: str = "c", *, group: str = GROUP, delivered: int = 0,
-        run: str | None = None, epoch: int | None = None, ref: str | None = None, **fields: Any,
+        run: str | None = None, epoch: int | None = None, ref: str | None = None, n: int = 0, **fields: Any,
     ) -> list[Event]:  # fmt: skip
-        """An agent's frame."""
+        """An agent's frame; `n`: its number, where its gateway gave it one."""
         frame = Frame(**({"id": f"frame-{next(self._ids)}", "type": type_} | fields))
         command = CommitFrame(
             at=self.at, timestamp=self.wall, ref=ref, conversation_id=id_, frame=frame, sender="bot",
             channel=group.partition("/")[0], group=group, member=member, gateway="gw-1", run_id=run, run_epoch=epoch,
-            delivered_seq=delivered,
+            delivered_seq=delivered, n=n,
         )  # fmt: skip
         return self.do(command)
 
