@@ -13,7 +13,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from connectors.gateway.authorization import Caller
 from connectors.gateway.calls import Call
 from connectors.gateway.clock import wall_ms
-from connectors.gateway.history import History
+from connectors.gateway.middleware import Middleware
 from connectors.gateway.ports import Stored, Unavailable
 from connectors.gateway.protocol.render import iso, numbered
 from connectors.gateway.sse import PING_S, SEND_TIMEOUT_S
@@ -34,25 +34,37 @@ Fields = dict[str, Any]
 Record = Callable[["Gateway", Call], Awaitable[Fields]]
 
 
-async def page_of(history: History, call: Call, after: int, limit: int) -> Fields:
+async def page_of(gateway: Gateway, call: Call, after: int, limit: int) -> Fields:
     """Events `after` + 1 and on, at most `limit`. `done`: it has ended, and these are its last."""
     wanted = call.frames[after : after + limit]
     ended = call.status is not None
     events: list[Fields] = []
-    async for stored in _frames(history, call, wanted):
+    async for stored in _frames(gateway, call, wanted, await _middleware(gateway, call)):
         events.append(_event(after + len(events) + 1, stored))
     last = after + len(events)
     return {"events": events, "next": last, "done": ended and last >= len(call.frames)}
 
 
-async def _frames(history: History, call: Call, wanted: list[int]) -> AsyncIterator[Stored]:
-    """The entries of these seqs, which are all of frames of the call, ascending."""
+async def _middleware(gateway: Gateway, call: Call) -> Middleware | None:
+    """That of the channel that the call came from, if it has any."""
+    if not gateway.middleware:
+        return None
+    info = await gateway.history.conversation(call.thread)
+    return gateway.middleware.get(info.channel) if info is not None else None
+
+
+async def _frames(
+    gateway: Gateway, call: Call, wanted: list[int], middleware: Middleware | None
+) -> AsyncIterator[Stored]:
+    """The entries of these seqs, which are all of frames of the call, ascending, as callers are shown them."""
     index = 0
     while index < len(wanted):
-        page = await history.page(call.thread, wanted[index] - 1, min(STREAM_PAGE, wanted[-1] - wanted[index] + 1))
+        page = await gateway.history.page(
+            call.thread, wanted[index] - 1, min(STREAM_PAGE, wanted[-1] - wanted[index] + 1)
+        )
         if not page.stored:
             raise Unavailable(f"seq {wanted[index]} of {call.thread} is in neither the read model nor memory")
-        for stored in page.stored:
+        for stored in page.stored if middleware is None else middleware.stored(page.stored):
             if index < len(wanted) and stored.entry.event.seq == wanted[index]:
                 index += 1
                 yield stored
@@ -63,13 +75,14 @@ def _event(n: int, stored: Stored) -> Fields:
     return {"n": n, "type": frame["type"], "data": frame, "at": iso(stored.entry.timestamp)}
 
 
-async def output_of(history: History, call: Call) -> Fields:
+async def output_of(gateway: Gateway, call: Call) -> Fields:
     """Its messages, streams among them as the text that they grew to, and all of their text."""
-    if call.output is not None:
+    middleware = await _middleware(gateway, call)
+    if call.output is not None and middleware is None:
         return call.output
     messages: list[Fields] = []
     streams: dict[str, Fields] = {}
-    async for stored in _frames(history, call, list(call.frames)):
+    async for stored in _frames(gateway, call, list(call.frames), middleware):
         event = stored.entry.event
         if stored.superseded or not isinstance(event, FrameCommitted) or event.frame.type in NOT_SAID:
             continue
@@ -85,7 +98,7 @@ async def output_of(history: History, call: Call) -> Fields:
         message["text"] += _chunk(frame.data)
     text = "\n\n".join(message["text"] for message in messages if message["text"])
     output = {"text": text, "messages": messages}
-    if call.status is not None and len(msgspec.json.encode(output)) <= OUTPUT_KEPT_BYTES:
+    if middleware is None and call.status is not None and len(msgspec.json.encode(output)) <= OUTPUT_KEPT_BYTES:
         call.output = output
     return output
 
@@ -139,7 +152,7 @@ class CallStream:
                 while not self._over():
                     news.clear()
                     try:
-                        page = await page_of(self._gateway.history, self._call, self._after, STREAM_PAGE)
+                        page = await page_of(self._gateway, self._call, self._after, STREAM_PAGE)
                     except Unavailable:
                         await asyncio.sleep(RETRY_S)
                         continue

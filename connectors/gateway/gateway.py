@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from enum import StrEnum
 from itertools import count
@@ -27,7 +27,8 @@ from connectors.gateway.hub import Hub
 from connectors.gateway.live import Live, LivePort
 from connectors.gateway.membership import Membership
 from connectors.gateway.metrics import GatewayMetrics
-from connectors.gateway.ports import ConversationInfo, Intake, ReadModel, Store, Unavailable
+from connectors.gateway.middleware import Middleware, middleware_of
+from connectors.gateway.ports import ConversationInfo, Intake, ReadModel, Store, Stored, Unavailable
 from connectors.gateway.protocol.errors import CLOSE_RESTART, ProtocolError, restart_reason
 from connectors.gateway.protocol.session import Claims
 from connectors.gateway.recent import Recent
@@ -103,6 +104,9 @@ class Gateway:
             intake, heartbeat_ms=settings.gateway_heartbeat_ms, on_ended=self._incarnation_ended
         )
         self.directory.on_document.append(self.membership.set_config)
+        self.middleware: Mapping[str, Middleware] = {}
+        """What is done, by channel, with what its people are shown; of channels that have any."""
+        self.directory.on_document.append(self._set_middleware)
         self.hub = Hub(self.recent, self.membership, self.metrics)
         self.live = Live(self.hub, live, lambda: self.membership.incarnation)
         self.hub.on_gateway_ended.append(self.live.gateway_ended)
@@ -238,6 +242,14 @@ class Gateway:
         for stream in list(self.streams):
             if self._refusal_of(stream.channel) is not None:
                 stream.end()
+
+    def _set_middleware(self, _version: int, document: str) -> None:
+        self.middleware = middleware_of(document)
+
+    def shown(self, channel: str, stored: Sequence[Stored]) -> Sequence[Stored]:
+        """A part of a transcript as this channel's people are shown it."""
+        middleware = self.middleware.get(channel)
+        return stored if middleware is None else middleware.stored(stored)
 
     def _refusal_of(self, channel: str | None) -> ProtocolError | None:
         try:

@@ -211,7 +211,7 @@ async def list_events(gateway: Gateway, request: Request) -> Response:
     _, call = await _viewed(gateway, request)
     after = http.number(request, "after", 0, low=0, high=10**9)
     limit = http.number(request, "limit", PAGE_DEFAULT, low=1, high=PAGE_MAX)
-    return json_response(await page_of(gateway.history, call, after, limit))
+    return json_response(await page_of(gateway, call, after, limit))
 
 
 async def stream(gateway: Gateway, request: Request) -> Response:
@@ -291,7 +291,7 @@ async def _ended(gateway: Gateway, caller: Caller, call: Call, wait_ms: int) -> 
 
 async def record(gateway: Gateway, call: Call) -> dict[str, Any]:
     """The call as its readers are told."""
-    output = await output_of(gateway.history, call) if call.status is not None else None
+    output = await output_of(gateway, call) if call.status is not None else None
     return {
         "id": call.id,
         "thread": call.thread,

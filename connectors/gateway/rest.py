@@ -192,11 +192,12 @@ async def list_activities(gateway: Gateway, request: Request) -> Response:
     limit = http.number(request, "limit", PAGE_DEFAULT, low=1, high=PAGE_MAX)
     await gateway.check_watermark(info, seen)
     page = await gateway.history.page(info.id, seen, limit)
-    activities = [activity(stored.entry, superseded=stored.superseded) for stored in page.stored]
+    shown = gateway.shown(info.channel, page.stored)
+    activities = [activity(stored.entry, superseded=stored.superseded) for stored in shown]
     last = page.stored[-1].entry.event.seq if page.stored else seen
     return json_response(
         {
-            "activities": [shown for shown in activities if shown is not None],
+            "activities": [each for each in activities if each is not None],
             "watermark": last,
             "has_more": last < page.head,
         }

@@ -17,6 +17,7 @@ from connectors.gateway.commands import unavailable
 from connectors.gateway.connection import Connection, Submit
 from connectors.gateway.live import Speaker
 from connectors.gateway.membership import Member, group_of
+from connectors.gateway.middleware import Middleware
 from connectors.gateway.ports import Stored, Unavailable, Written
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.actions import (
@@ -68,14 +69,31 @@ class UserConnection(Connection):
         self._gateway = gateway
         self._present = False
         """Whether the others were told that it is there."""
+        session.hides = self._hides
 
     def entries(self, entries: Sequence[Entry]) -> None:
         """See `hub.ViewerPort`."""
-        self.contained(lambda: self.session.entries(entries, wall_ms()))
+        self.contained(lambda: self.session.entries(self._as_shown(entries), wall_ms()))
 
     def relay(self, frame: bytes) -> None:
         """See `hub.ViewerPort`."""
-        self.contained(lambda: self.session.relayed(frame, wall_ms()))
+        self.contained(lambda: self._relay(frame))
+
+    def _relay(self, frame: bytes) -> Sequence[Action]:
+        middleware = self._middleware()
+        shown = frame if middleware is None else middleware.relayed(frame)
+        return self.session.relayed(shown, wall_ms()) if shown is not None else ()
+
+    def _as_shown(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        middleware = self._middleware()
+        return entries if middleware is None else [middleware.entry(entry) for entry in entries]
+
+    def _middleware(self) -> Middleware | None:
+        return self._gateway.middleware.get(self.session.claims.channel)
+
+    def _hides(self, kind: str) -> bool:
+        middleware = self._middleware()
+        return middleware is not None and middleware.hides(kind)
 
     def _speaker(self) -> Speaker:
         return Speaker(self.session.user, "user", self.session.claims.channel)
@@ -112,6 +130,8 @@ class UserConnection(Connection):
             return
         # Watched first, looked at after: what is committed in between is in one of the two.
         gateway.hub.watch(conversation_id, self)
+        if (middleware := self._middleware()) is not None:
+            pending = middleware.questions(pending)
         self.perform(self.session.opened(conversation_id, gateway.history.head(info), pending, wall_ms()))
         if not self.ending:
             self._present = True
@@ -137,7 +157,8 @@ class UserConnection(Connection):
             log.warning("a replay failed", conversation=self.session.conversation_id, error=str(error))
             self.perform(self.session.load_failed(after, LOAD_RETRY_MS, wall_ms()))
             return
-        self.perform(self.session.loaded(after, _pairs(page.stored), page.head, wall_ms()))
+        shown = self._gateway.shown(self.session.claims.channel, page.stored)
+        self.perform(self.session.loaded(after, _pairs(shown), page.head, wall_ms()))
 
     async def _submit(self, submit: Submit) -> None:
         if isinstance(submit, SubmitFrame):
@@ -400,7 +421,9 @@ class AgentConnection(Connection):
             raise ProtocolError("conversation_not_found", "no turn of it was given to this agent")
         given = wanted.given
         if wanted.upto > given:  # it says that it has more than this connection gave it
-            given = max(given, await self._gateway.history.given_to(wanted.conversation_id, self.channel))
+            given = max(
+                given, await self._gateway.history.given_to(wanted.conversation_id, self.session.claims.channel)
+            )
         if not given:
             raise ProtocolError("conversation_not_found", "no turn of it was given to this agent")
         after = wanted.after

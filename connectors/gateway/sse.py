@@ -94,12 +94,15 @@ class EventStream:
             self.end()
 
     def _show(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
+        middleware = self._gateway.middleware.get(self.channel)
+        for committed in entries:
+            entry = committed if middleware is None else middleware.entry(committed)
             if entry.event.seq:
                 self._put(self._viewer.offer(_item(Stored(entry))))
                 continue
             if self._viewer.phase is Phase.LIVE:
-                self._put([encode(frame) for frame in transient(entry)])
+                hides = middleware.hides if middleware is not None else lambda _: False
+                self._put([encode(frame) for frame in transient(entry) if not hides(frame["type"])])
             if (notice := superseded_seqs(entry)) is not None:
                 self._put([encode(notice)])
         if self._viewer.load_after is not None:
@@ -107,7 +110,15 @@ class EventStream:
 
     def relay(self, frame: bytes) -> None:
         """See `hub.ViewerPort`."""
-        self._put([frame])
+        try:
+            middleware = self._gateway.middleware.get(self.channel)
+            shown = frame if middleware is None else middleware.relayed(frame)
+        except Exception:
+            log.exception("an event stream failed", conversation=self._conversation)
+            self.end()
+            return
+        if shown is not None:
+            self._put([shown])
 
     def end(self) -> None:
         """No more of it: clients resume behind the last event that they got, here or at another gateway."""
@@ -163,7 +174,8 @@ class EventStream:
             self._viewer.stall()
             return
         if not self._viewer.above_head(after, page.head):
-            self._put(self._viewer.loaded([_item(stored) for stored in page.stored], page.head))
+            shown = self._gateway.shown(self.channel, page.stored)
+            self._put(self._viewer.loaded([_item(stored) for stored in shown], page.head))
 
     def _put(self, frames: Sequence[bytes]) -> None:
         if self._ended:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from streams.fence.connection import Session
 from streams.fence.lease import CALL_LIMIT_S
+from streams.fence.middleware import Steps
 from streams.fence.queries import load_queries
 
 QUERIES = load_queries("streams.fence", "channels.sql")
@@ -124,6 +125,13 @@ class Channel(_Strict):
     busy: Busy = Busy.WAIT
     grace_ms: int = Field(30_000, ge=0, le=HOUR_MS)
     groups: dict[GroupName, GroupSettings] = {}
+    middleware: Steps = ()
+
+    @model_validator(mode="after")
+    def _changes_what_people_see(self) -> Self:
+        if self.middleware and self.kind is ChannelKind.WEBSOCKET:
+            raise ValueError("middleware: it is of people's channels, what agents are given is not changed")
+        return self
 
 
 class Route(_Strict):

@@ -40,7 +40,7 @@ SELECT run_id, turn_seq, group_id, member, run_epoch, status, started, opened_at
 FROM runs WHERE conversation_id = %(conversation)s AND (NOT %(open_only)s OR status IN ('open', 'queued'))
 ORDER BY turn_seq, group_id;
 
--- given_upto: The highest turn of a conversation with a run of a group of this channel; 0: none.
+-- given_upto: The highest turn of a conversation with a run of a group of this channel, in line or not; 0: none.
 SELECT coalesce(max(turn_seq), 0) FROM runs
 WHERE conversation_id = %(conversation)s AND split_part(group_id, '/', 1) = %(channel)s;
 

@@ -272,6 +272,9 @@ async def test_a_call_is_shown_from_its_place_in_line_to_its_end(
     assert running.started_at is not None
     assert (queued.run_id, queued.status, queued.member, queued.turn_seq) == (second, "queued", None, 2)
     assert list(await model.open_calls("c")) == ["i", "j"]
+    assert await model.given_upto("c", GROUP_OF_WORLD.split("/")[0]) == 2
+    assert await model.given_upto("c", "others") == 0
+    assert await model.given_upto("none", GROUP_OF_WORLD.split("/")[0]) == 0
     position = Position(world.journal[before - 1].lsn, world.journal[before - 1].lsn * 2)
     last = world.journal[-1].lsn
     await projection.write(0, position, Rows(world.journal[before:]), Position(last, last * 2))

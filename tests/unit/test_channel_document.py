@@ -40,6 +40,7 @@ def test_defaults_are_written_out() -> None:
         "busy": "wait",
         "grace_ms": 30_000,
         "groups": {},
+        "middleware": [],
     }
     assert agents["group_settle_ms"] == 0
 
@@ -69,6 +70,17 @@ def test_a_listed_document_can_be_applied_as_it_is() -> None:
     assert parse_document({"version": 7, **document.plain()}) == document
 
 
+def test_middleware_is_written_as_it_was_meant() -> None:
+    steps = [
+        {"mask": {"pattern": "a+", "with": "***"}},
+        {"filter": {"types": ["tool_call", "skill"]}},
+        {"transform": {"types": ["text"], "set": {"metadata.brand": "acme"}, "drop": ["data.debug"]}},
+    ]
+    document = parse_document(with_channel(middleware=steps))
+    assert document.plain()["channels"][2]["middleware"] == steps
+    assert parse_document(document.plain()) == document
+
+
 @pytest.mark.parametrize(
     ("document", "named"),
     [
@@ -96,6 +108,53 @@ def test_a_listed_document_can_be_applied_as_it_is() -> None:
             "channels[2].on_owner_loss: Input should be 'continue', 'restart' or 'fail'",
         ),
         (with_channel(wait_ms=-1), "channels[2].wait_ms: Input should be greater than or equal to 0"),
+        (
+            with_channel(middleware=[{"mask": {"pattern": "a"}}, {"mask": {"pattern": "(a"}}]),
+            "channels[2].middleware[1].mask.pattern: no regular expression of RE2's syntax: missing ): (a",
+        ),
+        (
+            with_channel(middleware=[{"mask": {"pattern": r"(a)\1"}}]),
+            "channels[2].middleware[0].mask.pattern: no regular expression of RE2's syntax: invalid escape sequence",
+        ),
+        (
+            with_channel(middleware=[{"mask": {"pattern": "a*"}}]),
+            "channels[2].middleware[0].mask.pattern: must not match the empty text",
+        ),
+        (
+            with_channel(middleware=[{"mask": {"pattern": "(a{1000}){1000}"}}]),
+            "channels[2].middleware[0].mask.pattern: no regular expression of RE2's syntax: invalid repetition size",
+        ),
+        (
+            with_channel(middleware=[{"mask": {"pattern": "x" * 501}}]),
+            "channels[2].middleware[0].mask.pattern: String should have at most 500 characters",
+        ),
+        (with_channel(middleware=[{"hide": {}}]), "channels[2].middleware[0].hide: Extra inputs are not permitted"),
+        (
+            with_channel(middleware=[{"mask": {"pattern": "a"}, "filter": {"types": ["run"]}}]),
+            "channels[2].middleware[0]: each step is one of mask, filter, transform",
+        ),
+        (with_channel(middleware=[{}]), "channels[2].middleware[0]: each step is one of mask, filter, transform"),
+        (
+            with_channel(middleware=[{"filter": {"types": []}}]),
+            "channels[2].middleware[0].filter.types: must not be empty",
+        ),
+        (
+            with_channel(middleware=[{"filter": {"types": ["skill", "ack"]}}]),
+            "channels[2].middleware[0].filter.types: ack: the protocol needs it, it cannot be filtered",
+        ),
+        (
+            with_channel(middleware=[{"transform": {"drop": ["seq"]}}]),
+            "channels[2].middleware[0].transform.drop[0]: String should match pattern",
+        ),
+        (with_channel(middleware=[{"transform": {}}]), "channels[2].middleware[0].transform: needs `set` or `drop`"),
+        (
+            with_channel(middleware=[{"filter": {"types": ["run"]}}] * 17),
+            "channels[2].middleware: Tuple should have at most 16 items",
+        ),
+        (
+            with_channel(kind="websocket", middleware=[{"filter": {"types": ["run"]}}]),
+            "channels[2]: middleware: it is of people's channels",
+        ),
         (with_channel(secret="s"), "channels[2].secret: Extra inputs are not permitted"),
         (with_channel(id="web"), "channels: web more than once"),
         ({**GOOD, "routes": [{"from": "web", "to": ["nobody"]}]}, "routes: channel nobody is not in channels"),

@@ -55,7 +55,7 @@ class LoadSuperseded(msgspec.Struct, frozen=True):
 class LoadFor(msgspec.Struct, frozen=True):
     """Read entries of (`after`, `upto`] for an agent's `sync`, where the conversation is one of its channel's business,
     then call `AgentSession.replayed`; `load_failed` otherwise. `given`: the highest turn that was given over this
-    connection; what its process says that it has beyond is looked up: no turn is read that its channel was not given."""
+    connection; what its process has beyond, by its own word, holds no turn that its channel was not given."""
 
     conversation_id: str
     after: int

@@ -81,6 +81,8 @@ class UserSession(Session):
         """Seq, and id, of the newest thing of an agent that it was given, or is about to be."""
         self._pending: dict[str, str | None] = {}
         """Sends that wait for their outcome: ref to clientId."""
+        self.hides: Callable[[str], bool] = lambda _: False
+        """Whether frames of this type, which have no seq, are not shown here."""
         self._acks: dict[int, bytes] = {}
         """Acks that are not written yet, by seq: while history is read, an entry comes from there and live."""
 
@@ -323,7 +325,8 @@ class UserSession(Session):
     def _transient(self, entry: Entry) -> None:
         if self._viewer.phase is Phase.LIVE:
             for shown in transient(entry):
-                self._write(shown)
+                if not self.hides(shown["type"]):
+                    self._write(shown)
         # Also while history is read: what was written before is not read again.
         if self._told_superseded and (notice := superseded_seqs(entry)) is not None:
             self._write(notice)
