@@ -42,14 +42,13 @@ from streams.core.events import (
 )
 from streams.core.ids import is_of_one, key_of_turn, open_key, run_id
 from streams.core.invocations import decide_invocation
-from streams.core.latest import latest_of
 from streams.core.limits import problem_of_ids, problem_of_text, problem_of_turn
 from streams.core.ownership import change_owner, choose
 from streams.core.policies import make_room, rejecting
 from streams.core.routing import NOBODY, Plan, plan_of
 from streams.core.run_events import bind, forget_waiting, note_asks, open_run
 from streams.core.runs import end
-from streams.core.state import Conversation, ImpossibleEvent, Partition, Run, Terms, Update, WaitingTurn
+from streams.core.state import Conversation, ImpossibleEvent, Latest, Partition, Run, Terms, Update, WaitingTurn
 from streams.core.unassigned import refuse_unassigned, wait
 
 OWNERS_MAX: Final = 64
@@ -290,12 +289,12 @@ def evolve_turn(state: Partition, conversation: Conversation, entry: Entry, even
     key = key_of_turn(turn)
     if key is not None:
         keys.take(conversation, key, seq, turn.id, at=entry.at, timestamp=entry.timestamp)
-    conversation.latest = event
-    conversation.latest = latest_of(conversation)
+    speaker = turn.sender if turn.invocation is None else ""
+    conversation.latest = Latest(seq, turn.id, speaker)
     owners = conversation.owners
     for assignment in event.assigned:
         group, member = assignment.group, assignment.member
-        run = Run(assignment.run_id, seq, turn.id, group, member, entry.at)
+        run = Run(assignment.run_id, seq, turn.id, group, member, entry.at, speaker)
         open_run(state, conversation, bind(state, run, turn.invocation, entry.at))
         if member is not None:
             owners[group] = member

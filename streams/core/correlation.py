@@ -23,7 +23,7 @@ _TURN_OF_CLIENT_ID: Final = re.compile(
 )
 
 
-class Target(msgspec.Struct, frozen=True):
+class Target(msgspec.Struct, frozen=True, gc=False):
     """What a frame belongs to. `run` None: no open run; `key` is then what an ended run would have stored it under."""
 
     run: Run | None
@@ -59,8 +59,8 @@ def _named(conversation: Conversation, command: CommitFrame, run: Run | None, na
     client_id = command.frame.client_id
     if client_id is None or named is None:
         return Target(run, None, names=True)
-    ended = conversation.ended.get(named)
-    generation = run.generation if run is not None else ended.generation if ended is not None else 0
+    known = conversation.ended.get(named) if run is None else run
+    generation = 0 if known is None else known.generation
     return Target(run, frame_key(command.group, named, client_id, generation), names=True)
 
 

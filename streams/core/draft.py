@@ -16,7 +16,10 @@ class Draft:
     def __init__(self, behind: Iterable[Event] = ()) -> None:
         """`behind`: events decided before these, which have taken seqs."""
         self.events: list[Event] = []
-        self._heads = {event.conversation_id or "": event.seq for event in behind if event.seq}
+        self._heads: dict[str, int] = {}
+        for event in behind:
+            if event.seq:
+                self._heads[event.conversation_id or ""] = event.seq
 
     def next_seq(self, conversation: Conversation) -> int:
         """Take the conversation's next seq."""

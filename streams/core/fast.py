@@ -12,7 +12,7 @@ from streams.core import keys
 from streams.core.commands import CommitTurn
 from streams.core.events import Assignment, Entry, TurnCommitted
 from streams.core.limits import problem_of_turn
-from streams.core.state import Partition, Run
+from streams.core.state import KeyRecord, Partition, Run
 
 
 def step_turn(state: Partition, command: CommitTurn, writer_epoch: int) -> Entry | None:
@@ -34,21 +34,26 @@ def step_turn(state: Partition, command: CommitTurn, writer_epoch: int) -> Entry
     timestamp = command.timestamp
     if turn.key is not None:
         key = f"user:{turn.sender}:{turn.key}"
-        packed = conversation.fingerprints or conversation.older
-        if key in conversation.keys or (packed and keys.kept(conversation, key) is not None):
+        taken = conversation.keys
+        if key in taken or (
+            (conversation.fingerprints or conversation.older) and keys.kept(conversation, key) is not None
+        ):
             return None
-        keys.take(conversation, key, seq, turn.id, at=at, timestamp=timestamp)
+        issued = conversation.keys_issued + 1
+        if issued % keys.FORGET_EVERY:
+            conversation.keys_issued = issued
+            taken[key] = KeyRecord(seq, turn.id, at, timestamp, issued)
+        else:
+            keys.take(conversation, key, seq, turn.id, at=at, timestamp=timestamp)
     owner = conversation.owners[group]
     run_id = f"{id_}/{seq}/{group}"
     lsn = state.lsn + 1
     conversation.head = seq
     conversation.lsn = state.lsn = lsn
     state.at = at
-    conversation.runs[run_id] = Run(run_id, seq, turn.id, group, owner, at)
+    conversation.runs[run_id] = Run(run_id, seq, turn.id, group, owner, at, turn.sender)
     held = state.members[owner].conversations
     held[id_] = held.get(id_, 0) + 1
     state.dirty.add(id_)
-    event = conversation.latest = TurnCommitted(
-        turn=turn, assigned=(Assignment(group, owner, run_id),), conversation_id=id_, seq=seq, ref=command.ref
-    )
+    event = TurnCommitted(turn, (Assignment(group, owner, run_id),), conversation_id=id_, seq=seq, ref=command.ref)
     return Entry(lsn, at, timestamp, writer_epoch, event)

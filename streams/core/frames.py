@@ -40,7 +40,6 @@ from streams.core.limits import (
     RUN_FRAMES_MAX,
     problem_of_checkpoint,
     problem_of_frame,
-    problem_of_ids,
 )
 from streams.core.ownership import owner_of
 from streams.core.routing import plan_of
@@ -85,7 +84,7 @@ def decide_frame(state: Partition, command: CommitFrame) -> list[Event]:
     target = correlate(conversation, command)
     if target.key is not None and (known := keys.find(conversation, target.key, command.at)) is not None:
         return [keys.repeat(conversation, known, target.key, command.ref, command.frame.client_id)]
-    problem = problem_of_frame(command.frame) or problem_of_ids((("sender", command.sender),))
+    problem = problem_of_frame(command.frame, command.sender)
     if problem is not None:
         return [_refused(command, *problem)]
     member = state.members.get(command.member)
@@ -204,19 +203,19 @@ def _committed(
         frame = msgspec.structs.replace(frame, stream_id=stream_id)
     if key is not None and frame.type not in {"interrupt", "interrupt_resolved"}:
         frame = msgspec.structs.replace(frame, id=message_id(conversation.id, key))
-    return FrameCommitted(
+    return FrameCommitted(  # by position where it may be: this is made for every frame, and names cost as much again
+        frame,
+        command.sender,
+        command.channel,
+        command.group,
+        command.member,
+        None if run is None else run.id,
+        0 if run is None else run.epoch,
+        key,
+        command.ref,
+        command.n,
         conversation_id=conversation.id,
         seq=seq,
-        frame=frame,
-        sender=command.sender,
-        channel=command.channel,
-        group=command.group,
-        member=command.member,
-        run_id=None if run is None else run.id,
-        run_epoch=0 if run is None else run.epoch,
-        key=key,
-        ref=command.ref,
-        n=command.n,
     )
 
 

@@ -26,7 +26,7 @@ from streams.core.events import Duplicate
 from streams.core.ids import id_of_digest, key_digest
 from streams.core.state import KEY_LIFETIME_MS, KEYS_IN_ROW, Conversation, KeyRecord
 
-_FORGET_EVERY: Final = 16
+FORGET_EVERY: Final = 16
 """Keys that no longer count are looked for once in so many new ones; `find` does not depend on it."""
 
 FINGERPRINT_BYTES: Final = 8
@@ -90,9 +90,10 @@ def take(conversation: Conversation, key: str, seq: int, id_: str, *, at: int, t
     """Remember a key that was just stored, and forget those that no longer count."""
     keys = conversation.keys
     issued = conversation.keys_issued = conversation.keys_issued + 1
-    keys.pop(key, None)  # one too old to count may still lie there; the new one takes its place in the order
+    if key in keys:
+        del keys[key]  # one too old to count may still lie there; the new one takes its place in the order
     keys[key] = KeyRecord(seq, id_, at, timestamp, issued)
-    if issued % _FORGET_EVERY == 0 and issued > KEYS_IN_ROW:
+    if issued % FORGET_EVERY == 0 and issued > KEYS_IN_ROW:
         _forget_old(conversation, at)
 
 
@@ -119,7 +120,7 @@ def pack(conversation: Conversation) -> None:
     window = issued - KEYS_IN_ROW
     packed = len(conversation.fingerprints) // FINGERPRINT_BYTES + len(conversation.keys)
     # Packed ones have no ordinals of their own: between them there is no room for one that is not packed.
-    if packed > KEYS_IN_ROW + _FORGET_EVERY or conversation.keys_packed < window:
+    if packed > KEYS_IN_ROW + FORGET_EVERY or conversation.keys_packed < window:
         for fingerprint, record in beyond(conversation):
             _outlive(conversation, fingerprint, record)
         conversation.fingerprints, conversation.key_facts = newest(conversation)
@@ -130,7 +131,11 @@ def pack(conversation: Conversation) -> None:
             _outlive(conversation, digest[:FINGERPRINT_BYTES], without_id(digest, record))
             continue
         fingerprints.append(digest[:FINGERPRINT_BYTES])
-        facts.append(_facts(conversation, digest, record))
+        at, lag = record.at, record.timestamp - record.at
+        if record.id == id_of_digest(digest) and record.seq < _SEQS and 0 <= at < _TIMES and -_LAGS <= lag < _LAGS:
+            facts.append(_FACTS.pack(_DERIVED | record.seq, at >> 32, at & 0xFFFFFFFF, lag))
+        else:
+            facts.append(_facts(conversation, digest, record))
     conversation.keys_packed = issued
     conversation.fingerprints, conversation.key_facts = b"".join(fingerprints), b"".join(facts)
     conversation.keys = {}

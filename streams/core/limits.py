@@ -85,16 +85,22 @@ def problem_of_turn(turn: Turn) -> tuple[RefusedReason, str] | None:
     return problem_of_ids((*ids, ("client_id", turn.client_id))) or _problem_of_content(turn)
 
 
-def problem_of_frame(frame: Frame) -> tuple[RefusedReason, str] | None:
-    """Why this frame cannot be stored, naming field and rule; None: it can."""
-    everything = (
-        f"{frame.id}{frame.type}{frame.client_id}{frame.text}{frame.key_id}{frame.data}{frame.metadata}{frame.extra}"
-        f"{frame.stream_id}"
-    )
-    if _small_and_storable(everything) and frame.id and frame.type and frame.client_id != "":
-        return None
+def problem_of_frame(frame: Frame, sender: str) -> tuple[RefusedReason, str] | None:
+    """Why this frame of this sender cannot be stored, naming field and rule; None: it can."""
+    if frame.id and frame.type and frame.client_id != "" and sender:
+        everything = f"{frame.id}{frame.type}{frame.client_id}{frame.text}{sender}"
+        if (
+            frame.data is not None
+            or frame.stream_id is not None
+            or frame.key_id is not None
+            or frame.metadata is not None
+            or frame.extra is not None
+        ):
+            everything += f"{frame.data}{frame.stream_id}{frame.key_id}{frame.metadata}{frame.extra}"
+        if _small_and_storable(everything):
+            return None
     ids = (("id", frame.id), ("type", frame.type), ("client_id", frame.client_id), ("stream_id", frame.stream_id))
-    return problem_of_ids(ids) or _problem_of_content(frame)
+    return problem_of_ids(ids) or _problem_of_content(frame) or problem_of_ids((("sender", sender),))
 
 
 def problem_of_checkpoint(frame: Frame) -> tuple[RefusedReason, str] | None:

@@ -63,7 +63,7 @@ def decide_person_frame(state: Partition, command: CommitPersonFrame) -> list[Ev
     key = _key(command)
     if key is not None and (known := keys.find(conversation, key, command.at)) is not None:
         return [keys.repeat(conversation, known, key, command.ref, command.frame.client_id)]
-    problem = problem_of_frame(command.frame) or problem_of_ids(
+    problem = problem_of_frame(command.frame, command.sender) or problem_of_ids(
         (("sender", command.sender), ("channel", command.channel))
     )
     if problem is not None:

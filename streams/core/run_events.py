@@ -52,7 +52,7 @@ def release(state: Partition, conversation: Conversation, run: Run) -> None:
 
 
 def _index_of(state: Partition, run: Run) -> dict[str, int]:
-    if run.queued:
+    if run.terms is not None and run.terms.queued:
         return state.queued
     if run.member is None:
         return state.orphans.setdefault(run.group, {})

@@ -82,7 +82,7 @@ def close_open_work(
 ) -> tuple[int, ...]:
     """Closing frames for what the run left open; their seqs. `closing`: the stream that a frame of the draft closes."""
     progress = run.progress
-    if progress is None:
+    if progress is None or not has_open_work(run):
         return ()
     frames = [
         Frame(

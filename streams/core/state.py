@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from streams.core.events import TurnCommitted
 from streams.core.longest import Longest
 from streams.core.routing import Config, Plan
 from streams.core.timers import Timers
@@ -91,7 +90,7 @@ class Latest(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What ended runs said to it, for when its answer is wanted anew: first and last seq of each stretch of frames."""
 
 
-class Progress(msgspec.Struct, array_like=True):
+class Progress(msgspec.Struct, gc=False, array_like=True):
     """What a run's holders did so far, since its frames were last superseded."""
 
     active_at: int
@@ -126,7 +125,7 @@ class Progress(msgspec.Struct, array_like=True):
     """Since when the deadline stands still, for an interrupt is open; 0: it runs."""
 
 
-class Terms(msgspec.Struct, array_like=True):
+class Terms(msgspec.Struct, gc=False, array_like=True):
     """What few runs have: a deadline, an invocation, members that refused it, a place in line, a wish to end it."""
 
     deadline_at: int = 0
@@ -147,7 +146,7 @@ class Terms(msgspec.Struct, array_like=True):
     """Its member got it after members had refused it: later than turns that came after."""
 
 
-class Run(msgspec.Struct, array_like=True):
+class Run(msgspec.Struct, gc=False, array_like=True):
     """An open run: one turn, being answered by (or waiting for) one member of one group."""
 
     id: str
@@ -158,6 +157,8 @@ class Run(msgspec.Struct, array_like=True):
     """None: the group has no member; it waits for the next one."""
     placed_at: int = 0
     """When it was given to its member, or began to wait for one."""
+    speaker: str = ""
+    """Who said the turn; empty: it called an agent, or the run opened later than its turn."""
     epoch: int = 1
     generation: int = 0
     """How often its frames were superseded."""
@@ -213,7 +214,7 @@ class Run(msgspec.Struct, array_like=True):
         return self.terms
 
 
-class Conversation(msgspec.Struct):
+class Conversation(msgspec.Struct, gc=False):
     """One conversation that is loaded."""
 
     id: str
@@ -248,8 +249,9 @@ class Conversation(msgspec.Struct):
     handed_over: bool = False
     """A human answers: turns open no run, and no agent is heard."""
     handover: Update | None = None
-    latest: Latest | TurnCommitted | None = None
-    """The latest turn; see `latest`. None: none yet."""
+    latest: Latest | Run | None = None
+    """The latest turn that has no open run, or that the conversation rested with; a run that ended: the turn that it
+    answered. None: none yet. See `latest`."""
     # Derived
     asking: int = 0
     """Open interrupts over all its runs."""

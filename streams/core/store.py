@@ -34,7 +34,7 @@ from streams.core.state import (
 )
 from streams.core.unassigned import watch_waits
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """Of both rows; a row of another format is refused, and the state rebuilt from the journal."""
 
 

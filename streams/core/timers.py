@@ -28,7 +28,10 @@ class Timers(msgspec.Struct):
                 return
             self.drop(run_id)
         self.where[run_id] = bucket
-        self.buckets.setdefault(bucket, {})[run_id] = conversation_id
+        runs = self.buckets.get(bucket)
+        if runs is None:
+            runs = self.buckets[bucket] = {}
+        runs[run_id] = conversation_id
 
     def drop(self, run_id: str) -> None:
         """Forget a run, known or not."""

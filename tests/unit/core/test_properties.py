@@ -188,7 +188,7 @@ def test_checkpoints_evictions_and_restarts_anywhere_give_the_same_journal(
         patch.object(keys, "KEYS_IN_ROW", 2),
         patch.object(store, "KEYS_IN_ROW", 2),
         patch.object(keys, "KEY_LIFETIME_MS", LIFETIME_MS),
-        patch.object(keys, "_FORGET_EVERY", 1),
+        patch.object(keys, "FORGET_EVERY", 1),
     ):
         live, entries = run(commands)
         state, stored, again = Partition(0), Stored(), list[Entry]()
