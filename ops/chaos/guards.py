@@ -29,6 +29,8 @@ class Guard(StrEnum):
     """A person's key is stored once."""
     RUN_TOKEN = "run-token"  # noqa: S105 -- not a secret: (run, member, run epoch)
     """A frame is stored only from a member that is there, and that holds its run."""
+    FRAME_NUMBERS = "frame-numbers"
+    """A frame without a key is stored once too, by its number."""
     FENCE = "fence"
     """One transactional id a partition, and no write without a lease."""
     AWAIT_SENDS = "await-sends"
@@ -107,6 +109,12 @@ def _without_run_token() -> None:
     fold._DECIDERS[CommitFrame] = from_anybody
     vars(frames).update(_decide_kept=whatever_it_is_of)
     vars(frames).update(_committed=as_the_holders, _holds=lambda _command, run: run.member is not None)
+
+
+def _without_frame_numbers() -> None:
+    from streams.core import heard  # noqa: PLC0415
+
+    vars(heard).update(is_repeat=lambda *_: False, note=lambda *_: None)
 
 
 def _without_stay_ended() -> None:
@@ -309,6 +317,7 @@ FEW_AT_A_TIME: Final = {"TURNLOG_BATCH_MAX": "2"}
 CONTROLS: Final[Mapping[Guard, Control]] = {
     Guard.DEDUPE: Control(_without_dedupe, (Nemesis.KILL_AGENT,)),
     Guard.RUN_TOKEN: Control(_without_run_token, (Nemesis.KILL_GATEWAY, Nemesis.STOP_GATEWAY)),
+    Guard.FRAME_NUMBERS: Control(_without_frame_numbers, (Nemesis.INTAKE_AGAIN,)),
     Guard.FENCE: Control(_without_fence, (Nemesis.STOP_WORKER,)),
     Guard.AWAIT_SENDS: Control(_without_await_sends, (Nemesis.JOURNAL_REFUSES,)),
     Guard.END_ONCE: Control(_without_end_once, (Nemesis.END_TXN_LATE,)),
