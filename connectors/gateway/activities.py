@@ -46,8 +46,8 @@ def activity(entry: Entry, *, superseded: bool = False) -> Fields | None:
     }
 
 
-def tenant_activity(entry: Entry, *, superseded: bool = False) -> Fields | None:
-    """A numbered entry as the tenant REST API shows it."""
+def tenant_activity(entry: Entry, channel: str, *, superseded: bool = False) -> Fields | None:
+    """A numbered entry as the tenant REST API shows it, of a conversation of this channel."""
     shown = activity(entry, superseded=superseded)
     if shown is None:
         return None
@@ -61,8 +61,21 @@ def tenant_activity(entry: Entry, *, superseded: bool = False) -> Fields | None:
         "seq": shown["seq"],
         "reply_to_id": shown["replyToId"],
         "conversation_id": shown["conversationId"],
+        "source_channel_id": _source(entry.event, channel),
         "inserted_at": shown["timestamp"],
     }
+
+
+def _source(event: Event, channel: str) -> str | None:
+    """The channel that it came from, where that is not the conversation's own: an agent's, for example."""
+    match event:
+        case TurnCommitted():
+            source = event.turn.channel
+        case FrameCommitted() | PersonFrameCommitted():
+            source = event.channel
+        case _:
+            return None
+    return source if source != channel else None
 
 
 class _Parts(msgspec.Struct, frozen=True, kw_only=True):

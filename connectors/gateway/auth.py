@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import jwt
 
-from connectors.gateway.directory import AGENT_KIND, Directory
+from connectors.gateway.directory import AGENT_KIND, Directory, takes
 from connectors.gateway.ports import Unavailable
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import MAX_ID
@@ -64,7 +64,7 @@ class Tokens:
         claims = known[1]
         if time.time() * 1000 >= claims.expires_at + LEEWAY_S * 1000:
             raise ProtocolError("token_expired", "the token has expired; ask for a new one")
-        self._directory.channel(claims.channel)
+        self._directory.channel_for(claims.channel, claims.scope)
         return claims
 
     def _verify(self, token: str) -> tuple[str, Claims]:
@@ -121,7 +121,7 @@ class Tokens:
         if channel_id is None:
             raise ProtocolError("unauthorized", "no channel has this secret")
         channel = self._directory.channel(channel_id)
-        if (channel.kind == AGENT_KIND) is not (scope is Scope.CHANNEL):
+        if not takes(channel, scope):
             wanted = Scope.CHANNEL if channel.kind == AGENT_KIND else Scope.CONVERSATION
             raise ProtocolError(
                 "forbidden", f"scope: channel {channel_id} is of kind {channel.kind}; its tokens have scope {wanted}"

@@ -73,6 +73,7 @@ class Commands:
             conversation_id=conversation_id,
             channel=claims.channel,
             participant=claims.user,
+            external_id=claims.user if claims.named else None,  # as the channel's own backend calls the person
             key=key or conversation_id,
         )
         outcome = await self._ask(command, headers, key=key)

@@ -16,6 +16,7 @@ import structlog
 
 from connectors.gateway.ports import Store, Unavailable
 from connectors.gateway.protocol.errors import ProtocolError
+from connectors.gateway.protocol.session import Scope
 from streams.core.routing import Channel, Config, parse_config
 from streams.fence.channels import ChannelStore
 from streams.fence.credentials import CredentialStore
@@ -77,6 +78,11 @@ class PostgresStore:
             raise Unavailable(str(error)) from error
 
 
+def takes(channel: Channel, scope: Scope) -> bool:
+    """Whether tokens of this scope are for channels of that kind: agents' are of scope `channel`, no others."""
+    return (channel.kind == AGENT_KIND) is (scope is Scope.CHANNEL)
+
+
 class Directory:
     """What is known of channels and keys. `start` loads it, `run` keeps it fresh."""
 
@@ -134,6 +140,14 @@ class Directory:
         channel = self.config.channels.get(channel_id)
         if channel is None or not channel.active:
             raise ProtocolError("channel_inactive", f"channel {channel_id} is not active")
+        return channel
+
+    def channel_for(self, channel_id: str, scope: Scope) -> Channel:
+        """The active channel of a token of this scope; raises `channel_inactive` also for one that is of another kind
+        now, whose tokens have the other scope."""
+        channel = self.channel(channel_id)
+        if not takes(channel, scope):
+            raise ProtocolError("channel_inactive", f"channel {channel.id} is of kind {channel.kind} now")
         return channel
 
     async def channel_of_secret(self, secret: str) -> str | None:

@@ -57,7 +57,7 @@ MESSAGE: Final = {
     "channelData": Field("object", "metadata, at most 16 KiB"),
 }
 TENANT_MESSAGE: Final = {
-    "type": Field("string", "message"),
+    "type": Field("string", "message (default) or typing"),
     "text": MESSAGE["text"],
     "sender": Field("string", "who speaks; the conversation's participant when absent"),
     "attachments": MESSAGE["attachments"],
@@ -105,6 +105,7 @@ TENANT_ACTIVITY: Final = {
     "metadata": ACTIVITY["channelData"],
     "reply_to_id": ACTIVITY["replyToId"],
     "conversation_id": ACTIVITY["conversationId"],
+    "source_channel_id": Field("string", "the channel that it came from, where that is not the conversation's own"),
     "idempotency_key": Field("string", "the key that it was stored under, if it had one"),
     "inserted_at": ACTIVITY["timestamp"],
 }
@@ -354,7 +355,7 @@ OPERATIONS: Final = (
         body=TENANT_MESSAGE,
         answer=_data("object", "the message", TENANT_ACTIVITY),
         status=201,
-        also=REPEATED,
+        also=REPEATED | TYPING,
     ),
     Operation(
         "get",

@@ -30,7 +30,7 @@ from connectors.gateway.metrics import GatewayMetrics
 from connectors.gateway.middleware import Middleware, middleware_of
 from connectors.gateway.ports import ConversationInfo, Intake, ReadModel, Store, Stored, Unavailable
 from connectors.gateway.protocol.errors import CLOSE_RESTART, ProtocolError, restart_reason
-from connectors.gateway.protocol.session import Claims
+from connectors.gateway.protocol.session import Claims, Scope
 from connectors.gateway.recent import Recent
 from connectors.gateway.sockets import AgentConnection
 from streams.runtime.partitioning import partition_of
@@ -236,11 +236,12 @@ class Gateway:
     def _close_inactive(self, _version: int, _document: str) -> None:
         """Whom the new document lets in no longer is sent away."""
         for connection in list(self._connections):
-            refusal = self._refusal_of(connection.channel)
+            scope = Scope.CHANNEL if isinstance(connection, AgentConnection) else Scope.CONVERSATION
+            refusal = self._refusal_of(connection.channel, scope)
             if refusal is not None:
                 connection.refuse(refusal)
         for stream in list(self.streams):
-            if self._refusal_of(stream.channel) is not None:
+            if self._refusal_of(stream.channel, Scope.CONVERSATION) is not None:
                 stream.end()
 
     def _set_middleware(self, _version: int, document: str) -> None:
@@ -251,10 +252,10 @@ class Gateway:
         middleware = self.middleware.get(channel)
         return stored if middleware is None else middleware.stored(stored)
 
-    def _refusal_of(self, channel: str | None) -> ProtocolError | None:
+    def _refusal_of(self, channel: str | None, scope: Scope) -> ProtocolError | None:
         try:
             if channel is not None:
-                self.directory.channel(channel)
+                self.directory.channel_for(channel, scope)
         except ProtocolError as error:
             return error
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import msgspec
 from starlette.requests import Request
@@ -12,12 +13,14 @@ from starlette.routing import Route
 from connectors.gateway import http
 from connectors.gateway.activities import tenant_activity
 from connectors.gateway.http import conversation_id, json_body, json_response, need_api_key, optional
+from connectors.gateway.live import Speaker
 from connectors.gateway.ports import ConversationInfo, ListQuery
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import MAX_ID
 from connectors.gateway.protocol.render import iso
 from connectors.gateway.protocol.session import Claims, Scope
 from connectors.gateway.rest import PAGE_DEFAULT, PAGE_MAX, message_of
+from streams.runtime.live import Typing
 
 if TYPE_CHECKING:
     from connectors.gateway.gateway import Gateway
@@ -122,7 +125,7 @@ def _named(body: dict[str, Any], field: str, otherwise: str = "tenant") -> str:
 
 
 async def post_activity(gateway: Gateway, request: Request) -> Response:
-    """Store a message of the conversation's person."""
+    """Store a message of the conversation's person, or show that they type."""
     await need_api_key(gateway, request)
     key = http.idempotency_key(request)
     body = await json_body(request)
@@ -132,13 +135,16 @@ async def post_activity(gateway: Gateway, request: Request) -> Response:
     if not 0 < len(sender) <= MAX_ID:
         raise ProtocolError("invalid_message", f"sender: a string of 1 to {MAX_ID} characters")
     kind = optional(body, "type", str) or "message"
+    if kind == "typing":
+        gateway.live.announce(Speaker(sender, "user", info.channel), info.id, Typing(active=True), None)
+        return json_response({"data": {"id": str(uuid4()), "type": kind, "sender": sender}}, 202)
     message = message_of(body, kind, key, metadata="metadata", reply_to="reply_to_id")
     claims = Claims(channel=info.channel, scope=Scope.CONVERSATION, user=sender, named=True, expires_at=0)
     receipt = await gateway.commands.commit_turn(
         gateway.commands.turn(info.id, claims, sender, message), http.trace_headers(request)
     )
     page = await gateway.history.page(info.id, receipt.seq - 1, 1)
-    shown = [tenant_activity(stored.entry, superseded=stored.superseded) for stored in page.stored]
+    shown = [tenant_activity(stored.entry, info.channel, superseded=stored.superseded) for stored in page.stored]
     data = shown[0] if shown else {"id": receipt.id, "type": "message", "seq": receipt.seq}
     return json_response({"data": {**(data or {}), "idempotency_key": key}}, 200 if receipt.duplicate else 201)
 
@@ -150,7 +156,7 @@ async def list_activities(gateway: Gateway, request: Request) -> Response:
     seen = http.watermark(request)
     limit = http.number(request, "limit", PAGE_DEFAULT, low=1, high=PAGE_MAX)
     page = await gateway.history.page(info.id, seen, limit)
-    activities = [tenant_activity(stored.entry, superseded=stored.superseded) for stored in page.stored]
+    activities = [tenant_activity(stored.entry, info.channel, superseded=stored.superseded) for stored in page.stored]
     last = page.stored[-1].entry.event.seq if page.stored else seen
     return json_response(
         {

@@ -35,6 +35,8 @@ QUERIES = load_queries("streams.projector", "read.sql")
 
 READ_LIMIT_S = 3.0
 SESSIONS = 4
+# A time in ms since the epoch has 13 digits until the year 2286; 18 are a bigint of Postgres's still.
+CURSOR_DIGITS = 18
 
 
 class InvalidCursor(ValueError):
@@ -338,6 +340,8 @@ def _encoded(row: ConversationRow) -> str:
 def _decoded(cursor: str) -> tuple[int, str]:
     try:
         updated_at, _, conversation_id = base64.urlsafe_b64decode(cursor).decode().partition(" ")
+        if len(updated_at) > CURSOR_DIGITS or "\0" in conversation_id:
+            raise ValueError(cursor)
         return int(updated_at), conversation_id
     except (binascii.Error, ValueError):
         raise InvalidCursor(f"cursor: {cursor!r} was not given by this list") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -327,7 +328,8 @@ async def test_pages_of_conversations_leave_none_out(projection: PostgresProject
     by_external, _ = await model.conversations(limit=10, external_id="ext-1", channel="web")
     assert [(row.id, row.metadata) for row in by_external] == [("waits", '{"a":1}')]
     assert (await model.conversations(limit=10, channel="agents"))[0] == []
-    for broken in ("?", "bm9wZQ==", "w6TDtg"):
+    made = [base64.urlsafe_b64encode(text).decode() for text in (b"9" * 30 + b" c", b"1 a\0b")]
+    for broken in ("?", "bm9wZQ==", "w6TDtg", *made):
         with pytest.raises(InvalidCursor):
             await model.conversations(limit=1, cursor=broken)
 

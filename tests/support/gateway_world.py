@@ -332,8 +332,15 @@ class MemoryReadModel:
             if entry.event.conversation_id is not None
         }
         found = [info for id_ in sorted(ids) if (info := await self.conversation(id_)) is not None]
-        found = [info for info in found if query.status in {None, info.status}]
-        return found[: query.limit], None
+        found = [
+            info
+            for info in found
+            if query.status in {None, info.status}
+            and query.channel in {None, info.channel}
+            and query.external_id in {None, info.external_id}
+            and (query.cursor is None or info.id > query.cursor)
+        ]
+        return found[: query.limit], found[query.limit - 1].id if len(found) > query.limit else None
 
     async def members(self) -> Sequence[MemberInfo]:
         present: dict[str, MemberJoined] = {}

@@ -756,6 +756,21 @@ async def test_agents_and_people_of_a_channel_that_is_ended_are_sent_away(served
         await person.settled()
 
 
+async def test_agents_of_a_channel_that_becomes_peoples_are_sent_away_and_their_tokens_are_over(served: Served) -> None:
+    token = await served.token("agents-secret", scope="channel")
+    async with served.agent() as agent:
+        newer = json.loads(served.store.document_text) | {"version": 2, "routes": []}
+        for channel in newer["channels"]:
+            channel["kind"] = "web"
+        served.store.document_text, served.store.version = json.dumps(newer), 2
+        await served.gateway.directory._refresh_document()
+        code, _, frames = await agent.ended()
+        assert (code, frames[-1]["data"]["code"]) == (4403, "channel_inactive")
+    async with served.socket(token, {}) as late:
+        code, _, frames = await late.ended()
+        assert (code, frames[-1]["data"]["code"]) == (4403, "channel_inactive")
+
+
 async def test_draining_waits_for_requests_that_are_being_answered(world: World) -> None:
     async with serve(world, settings_for(drain_budget_ms=5_000)) as served:
         conversation, token = await served.conversation()

@@ -323,6 +323,57 @@ async def test_the_tenant_api_reads_and_writes_any_conversation(served: Served) 
     assert (await served.http.post(f"{path}/reopen", headers=headers)).json()["data"]["status"] == "active"
 
 
+async def test_the_tenant_api_lists_by_page_and_filter(served: Served) -> None:
+    ids = {user: (await served.conversation(user))[0] for user in ("ann", "bob", "cleo")}
+    headers, path = {"x-api-key": API_KEY}, "/api/v1/conversations"
+    await served.http.post(f"{path}/{ids['bob']}/close", headers=headers)
+
+    async def listed(**query: Any) -> dict[str, Any]:
+        answer = await served.http.get(path, headers=headers, params=query)
+        assert answer.status_code == 200, answer.text
+        page: dict[str, Any] = answer.json()
+        return page
+
+    seen: list[str] = []
+    page = await listed(limit=2)
+    assert (page["meta"]["has_more"], page["meta"]["limit"]) == (True, 2)
+    seen += [each["id"] for each in page["data"]]
+    page = await listed(limit=2, cursor=page["meta"]["next_cursor"])
+    assert (page["meta"]["has_more"], page["meta"]["next_cursor"]) == (False, None)
+    seen += [each["id"] for each in page["data"]]
+    assert sorted(seen) == sorted(ids.values())
+    assert [each["id"] for each in (await listed(status="closed"))["data"]] == [ids["bob"]]
+    assert (await listed(channel_id="agents"))["data"] == []
+    [found] = (await listed(channel_id="web", external_id="cleo"))["data"]
+    assert (found["id"], found["status"], found["channel_id"]) == (ids["cleo"], "active", "web")
+    assert found["participant"] == {"id": "cleo", "external_id": "cleo"}
+    for wrong in ({"status": "asleep"}, {"limit": "0"}, {"limit": "501"}):
+        assert code(await served.http.get(path, headers=headers, params=wrong)) == (400, "bad_request")
+
+
+async def test_the_tenant_api_says_which_channel_something_came_from(served: Served) -> None:
+    conversation, token = await served.conversation("ann")
+    headers, path = {"x-api-key": API_KEY}, f"/api/v1/conversations/{conversation}/activities"
+    async with served.agent() as agent:
+        await served.say(conversation, token, "hello")
+        turn = await agent.until("text")
+        await agent.say(conversation, {"type": "text", "clientId": f"p.{turn['id']}.m1", "data": {"text": "hi"}})
+        await agent.until("ack")
+    listed = (await served.http.get(path, headers=headers)).json()["data"]
+    assert [(each["text"], each["source_channel_id"]) for each in listed] == [("hello", None), ("hi", "agents")]
+
+
+async def test_the_tenant_api_shows_that_somebody_types(served: Served) -> None:
+    conversation, token = await served.conversation("ann")
+    async with served.socket(token, {"watermark": 0}) as person:
+        await person.until("welcome")
+        path = f"/api/v1/conversations/{conversation}/activities"
+        body = {"type": "typing", "sender": "clerk"}
+        posted = await served.http.post(path, headers={"x-api-key": API_KEY}, json=body)
+        assert (posted.status_code, posted.json()["data"]["type"]) == (202, "typing")
+        assert (await person.until("typing"))["isTyping"] is True
+
+
 async def test_many_requests_at_once_are_each_answered(world: World, served: Served) -> None:
     conversation, token = await served.conversation()
     answers = await asyncio.gather(*(served.say(conversation, token, f"m{n}", f"k{n}") for n in range(50)))
