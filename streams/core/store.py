@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from streams.core import keys
 from streams.core.due import watch
@@ -91,6 +92,7 @@ class _ConversationRow(msgspec.Struct, array_like=True):
     handed_over: bool
     handover: Update | None
     latest: Latest | None
+    """Its id is empty where the last of the ended runs has it."""
 
 
 class _GatewayRow(msgspec.Struct, array_like=True):
@@ -174,9 +176,14 @@ def dump_conversation(conversation: Conversation) -> tuple[bytes, tuple[Overflow
         conversation.current,
         conversation.handed_over,
         conversation.handover,
-        latest,
+        latest if latest is None or latest.id != _last_turn(conversation.ended) else structs.replace(latest, id=""),
     )
     return _encoder.encode(row), _overflow(conversation)
+
+
+def _last_turn(ended: dict[str, EndedRun]) -> str | None:
+    """The turn that the last of the ended runs answered: nearly always the latest."""
+    return ended[next(reversed(ended))].turn_id if ended else None
 
 
 def _overflow(conversation: Conversation) -> tuple[OverflowKey, ...]:
@@ -258,6 +265,10 @@ def load_conversation(conversation_id: str, row: bytes) -> Conversation:
         raise ImpossibleEvent(f"conversation row of format {stored.format}; this release reads {FORMAT}")
     if len(stored.fingerprints) // keys.FINGERPRINT_BYTES != len(stored.key_facts) // keys.FACTS_BYTES:
         raise ImpossibleEvent("conversation row: its keys and what they stand for are not as many")
+    ended = stored.odd_ended if stored.ended is None else _unpacked_runs(conversation_id, stored.ended)
+    latest = stored.latest
+    if latest is not None and not latest.id:
+        latest = structs.replace(latest, id=_last_turn(ended) or "")
     return Conversation(
         id=conversation_id,
         channel=stored.channel,
@@ -272,13 +283,13 @@ def load_conversation(conversation_id: str, row: bytes) -> Conversation:
         keys_packed=stored.keys_packed,
         keys_issued=stored.keys_issued,
         runs={run.id: run for run in stored.runs},
-        ended=stored.odd_ended if stored.ended is None else _unpacked_runs(conversation_id, stored.ended),
+        ended=ended,
         waiting=stored.waiting,
         owners=stored.owners,
         current=stored.current,
         handed_over=stored.handed_over,
         handover=stored.handover,
-        latest=stored.latest,
+        latest=latest,
         asking=sum(len(run.progress.asks) for run in stored.runs if run.progress is not None),
         older_keys=stored.keys_issued > KEYS_IN_ROW,
         keys_stored=max(0, stored.keys_issued - KEYS_IN_ROW),
