@@ -109,6 +109,16 @@ def apply(
           policy: enqueue
           groups: {fast: {busy: refuse}}
 
+    What the people of a channel are shown is changed by its `middleware`: steps that mask what a pattern (RE2) matches,
+    filter frames by type, or set and drop fields; docs/reference/protocol.md says more:
+
+      channels:
+        - id: web
+          kind: web
+          middleware:
+            - mask: {pattern: '[0-9]{16}', with: "****"}
+            - filter: {types: [tool_call, skill]}
+
     Examples:
 
       turnlog channel apply channels.yaml --dry-run
