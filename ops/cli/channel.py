@@ -116,8 +116,11 @@ def apply(
         - id: web
           kind: web
           middleware:
-            - mask: {pattern: '[0-9]{16}', with: "****"}
-            - filter: {types: [tool_call, skill]}
+            - mask: {pattern: "(?i)password: .*", with: "***"}
+            - filter:
+                types:
+                  - tool_call
+                  - skill
 
     Examples:
 
