@@ -131,7 +131,7 @@ def pack(conversation: Conversation) -> None:
             _outlive(conversation, digest[:FINGERPRINT_BYTES], without_id(digest, record))
             continue
         fingerprints.append(digest[:FINGERPRINT_BYTES])
-        at, lag = record.at, record.timestamp - record.at
+        at, lag = record.at, record.timestamp - record.at  # the common one at once, as `_facts` has it
         if record.id == id_of_digest(digest) and record.seq < _SEQS and 0 <= at < _TIMES and -_LAGS <= lag < _LAGS:
             facts.append(_FACTS.pack(_DERIVED | record.seq, at >> 32, at & 0xFFFFFFFF, lag))
         else:

@@ -105,8 +105,10 @@ def forget_run(state: Partition, conversation: Conversation, run: Run) -> None:
     state.timers.drop(run.id)
     if run.member is not None and conversation.current.get(run.member) == run.id:
         del conversation.current[run.member]
-    joined = () if run.progress is None else tuple(run.progress.joined)
-    conversation.ended[run.id] = EndedRun(run.turn_id, run.generation, joined)
+    if run.progress is None or not run.progress.joined:
+        conversation.ended[run.id] = EndedRun(run.turn_id, run.generation)
+    else:
+        conversation.ended[run.id] = EndedRun(run.turn_id, run.generation, tuple(run.progress.joined))
     if len(conversation.ended) > ENDED_RUNS_KEPT:
         del conversation.ended[next(iter(conversation.ended))]
     keep_answer(conversation, run)

@@ -130,18 +130,11 @@ def end(
 ) -> None:
     """The run is over, after closing what it left open. `closing`: the stream that a frame of the draft closes. `n`:
     the number of the frame that ends it, where that has no event of its own."""
-    close_open_work(draft, conversation, run, closing=closing)
+    if has_open_work(run):
+        close_open_work(draft, conversation, run, closing=closing)
     draft.add(
         RunEnded(
-            conversation_id=conversation.id,
-            run_id=run.id,
-            turn_seq=run.turn_seq,
-            group=run.group,
-            member=run.member,
-            run_epoch=run.epoch,
-            status=status,
-            reason=reason,
-            n=n,
+            run.id, run.turn_seq, run.group, run.member, run.epoch, status, reason, n=n, conversation_id=conversation.id
         )
     )
 

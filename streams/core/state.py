@@ -249,9 +249,8 @@ class Conversation(msgspec.Struct, gc=False):
     handed_over: bool = False
     """A human answers: turns open no run, and no agent is heard."""
     handover: Update | None = None
-    latest: Latest | Run | None = None
-    """The latest turn that has no open run, or that the conversation rested with; a run that ended: the turn that it
-    answered. None: none yet. See `latest`."""
+    latest: Latest | None = None
+    """The latest turn, unless an open run is of a later one; see `latest`. None: none yet."""
     # Derived
     asking: int = 0
     """Open interrupts over all its runs."""
