@@ -122,7 +122,7 @@ class Link:
                     break
                 delay = self._delay_after(ended)
                 self._enter(LinkState.WAITING)
-                log.info("turnlog: connection ended (%s); next attempt in %.2f s", ended.why, delay)
+                log.warning("turnlog: connection ended (%s); next attempt in %.2f s", ended.why, delay)
                 await _wait(self._closing, delay)
         finally:
             self._enter(LinkState.CLOSED)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
+import re
 import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import httpx
 
-from turnlog.errors import ProtocolViolation, Unavailable, error_of
+from turnlog.errors import ProtocolViolation, Unauthorized, Unavailable, error_of
 from turnlog.wire import API_PATH, base_url
 
 REQUEST_TIMEOUT_S = 10.0
+VISIBLE: Final = re.compile(r"[!-~]+")
+"""What a bearer credential is made of, and an HTTP header can hold."""
 
 
 @functools.cache
@@ -86,6 +89,11 @@ class SecretToken:
 
     async def get(self, url: str) -> Token:
         endpoint = f"{base_url(url)}{API_PATH}/tokens/generate"
+        if not VISIBLE.fullmatch(self._secret):  # no header can hold it: not a network's fault, and no retry helps
+            raise Unauthorized(
+                "channel_secret is empty, or has blanks, line ends or other signs that no secret has",
+                code="unauthorized",
+            )
         try:
             async with httpx.AsyncClient(timeout=REQUEST_TIMEOUT_S, verify=trusted()) as http:
                 response = await http.post(

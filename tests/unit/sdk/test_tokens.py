@@ -56,5 +56,13 @@ async def test_nobody_there_is_unavailable() -> None:
         await SecretToken("s3cret").get(url)
 
 
+@pytest.mark.parametrize("secret", ["", " ", "s3cret\n", "…"])
+async def test_a_secret_that_no_header_can_hold_is_refused_at_once_and_not_tried_again(secret: str) -> None:
+    async with scripted_http() as http:
+        with pytest.raises(Unauthorized, match="channel_secret is empty, or has blanks"):
+            await SecretToken(secret).get(http.url)
+    assert not http.asked
+
+
 def test_secrets_and_tokens_are_in_no_repr() -> None:
     assert "s3cret" not in repr(SecretToken("s3cret"))
