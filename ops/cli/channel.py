@@ -79,7 +79,7 @@ async def _current(dsn: str) -> tuple[dict[str, Any], dict[str, int]]:
 
 @app.command("apply")
 def apply(
-    file: Annotated[Path, typer.Argument(help="YAML or JSON file with `channels` and `routes`.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON file with `channels` and `routes`.")],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what changes; exit code 1 if something does.")
     ] = False,
@@ -98,7 +98,9 @@ def apply(
         - {id: web, kind: web}
         - {id: agents, kind: websocket, on_owner_loss: restart}
       routes:
-        - {from: web, to: [agents]}
+        - from: web
+          to:
+            - agents
 
     What a turn gets that comes while an agent answers the one before is said by `policy` (deliver, enqueue, reject or
     interrupt), what it gets when no agent has room by `busy` (wait or refuse), for a channel or one of its `groups`:
@@ -154,7 +156,7 @@ def apply(
 
 @app.command("secret")
 def new_secret(
-    channel: Annotated[str, typer.Argument(help="The channel's id.", show_default=False)],
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's id.", show_default=False)],
     only: Annotated[bool, typer.Option("--only", help="End every other secret of the channel.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before ending secrets.")] = False,
     postgres: PostgresOption = None,

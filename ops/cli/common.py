@@ -19,6 +19,8 @@ from ops.cli.errors import NEGATIVE, USAGE, CommandFailed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rich.table import Table
+
     from streams.settings import Settings
 
 
@@ -52,6 +54,8 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what wou
 Row = Mapping[str, Any]
 MOMENTS: Final = frozenset({"created_at", "since", "updated_at"})
 """Fields that are ms since the epoch: people are shown them as date and time, scripts as they are."""
+ANY_WIDTH: Final = 10_000
+"""Columns: more than a table needs, so that it is measured and not cut."""
 WAY_OUT: Final = "start a stack with `turnlog up`, or point TURNLOG_KAFKA and TURNLOG_POSTGRES to one"
 
 
@@ -62,7 +66,8 @@ def settings_from(kafka: str | None, postgres: str | None, namespace: str | None
     try:
         return load_settings(kafka=kafka, postgres=postgres, namespace=namespace, **more)
     except SettingsError as error:
-        raise CommandFailed(f"{error}\n{WAY_OUT}") from error
+        servers = "TURNLOG_KAFKA" in str(error) or "TURNLOG_POSTGRES" in str(error)
+        raise CommandFailed(f"{error}\n{WAY_OUT}" if servers else str(error)) from error
 
 
 def progress(message: str) -> None:
@@ -78,7 +83,10 @@ def emit(document: Any) -> None:
 
 
 def show_rows(rows: Sequence[Row], columns: Sequence[str], output: Output, *, empty: str) -> None:
-    """`rows` in the form asked for. A table shows `columns` only, and says `empty` on stderr when there is none."""
+    """`rows` in the form asked for. A table shows `columns` only, and says `empty` on stderr when there is none.
+
+    In a terminal that is too narrow for it, each row is shown as a list of its fields, so that no id is broken.
+    """
     if output is Output.JSON:
         emit(list(rows))
     elif output is Output.JSONL:
@@ -115,9 +123,22 @@ def require_yes(question: str) -> None:
         raise typer.Exit(NEGATIVE)
 
 
-def _table(rows: Iterable[Sequence[str]], columns: Sequence[str] | None) -> None:
-    from rich.box import SIMPLE_HEAD
+def _table(rows: Sequence[Sequence[str]], columns: Sequence[str] | None) -> None:
     from rich.console import Console
+
+    # A pipe has no width: a person's `| less` or `| grep` should not get cells broken at 80 columns.
+    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 200)
+    table = _drawn(rows, columns)
+    needed = console.measure(table, options=console.options.update(max_width=ANY_WIDTH)).minimum
+    if columns is None or needed <= console.width:
+        console.print(table)
+        return
+    for row in rows:
+        console.print(_drawn([*zip((name.replace("_", " ") for name in columns), row, strict=True)], None))
+
+
+def _drawn(rows: Iterable[Sequence[str]], columns: Sequence[str] | None) -> Table:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, show_header=columns is not None, pad_edge=False)
@@ -125,9 +146,7 @@ def _table(rows: Iterable[Sequence[str]], columns: Sequence[str] | None) -> None
         table.add_column(column.replace("_", " "), overflow="fold")
     for row in rows:
         table.add_row(*row)
-    # A pipe has no width: a person's `| less` or `| grep` should not get cells broken at 80 columns.
-    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 200)
-    console.print(table)
+    return table
 
 
 def _cell(value: Any, name: str) -> str:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="key", help="Keys of the tenant API, and of access tokens.", no_args_is_help=True)
 
-NameArgument = Annotated[str, typer.Argument(help="What the key is for; unique.", show_default=False)]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="What the key is for; unique.", show_default=False)]
 COLUMNS = ("name", "created_at")
 
 T = TypeVar("T")

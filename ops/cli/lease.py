@@ -18,7 +18,9 @@ from ops.cli.common import (
 )
 
 app = typer.Typer(
-    name="lease", help="Which worker may write which partition.", no_args_is_help=True, rich_markup_mode=None
+    name="lease",
+    help="Which worker may write which partition.",
+    no_args_is_help=True,
 )
 
 COLUMNS = (

@@ -59,7 +59,9 @@ def list_members(
 
 @app.command("drain")
 def drain_member(
-    member: Annotated[str, typer.Argument(help="Its id, as `turnlog member list` shows it.", show_default=False)],
+    member: Annotated[
+        str, typer.Argument(metavar="MEMBER", help="Its id, as `turnlog member list` shows it.", show_default=False)
+    ],
     by: Annotated[str | None, typer.Option("--by", help="Who wants it, for the journal.  [default: your user]")] = None,
     reason: Annotated[str, typer.Option("--reason", help="Why, for the journal.")] = "operator",
     dry_run: DryRunOption = False,

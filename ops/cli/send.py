@@ -27,8 +27,10 @@ def register(app: typer.Typer) -> None:
 
 
 def send(
-    conversation: Annotated[str, typer.Argument(help="Id of the conversation, or `new` to open one.")],
-    text: Annotated[str, typer.Argument(help="What to say.")],
+    conversation: Annotated[
+        str, typer.Argument(metavar="CONVERSATION", help="Id of the conversation, or `new` to open one.")
+    ],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to say.")],
     key: Annotated[
         str | None, typer.Option("--key", help="Idempotency key: however often it is sent, it is stored once.")
     ] = None,

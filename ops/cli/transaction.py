@@ -34,7 +34,6 @@ app = typer.Typer(
     name="transaction",
     help="Transactions that hold readers of the journal or the intake back.",
     no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 COLUMNS = (

@@ -82,6 +82,19 @@ def test_moments_are_dates_for_people_and_numbers_for_scripts(capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["created_at"] == 1_796_038_119_266
 
 
+@pytest.mark.parametrize(("width", "as_fields"), [(60, False), (36, True)])
+def test_in_a_terminal_too_narrow_for_a_table_rows_are_lists_of_fields_with_no_id_broken(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int, as_fields: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    row = {"id": "gw-fd5433b06ac0.2", "gateway": "gw-fd5433b06ac0", "head_seq": 7}
+    show_rows([row], tuple(row), Output.TABLE, empty="")
+    told = capsys.readouterr().out
+    assert row["id"] in told
+    assert ("head seq   7" in told) is as_fields
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

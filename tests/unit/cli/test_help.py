@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import typer.main
+from rich.text import Text
 
 from ops.cli.command_line import app
 from ops.cli.prose import EXAMPLE, WIDTH, flowing
@@ -37,6 +38,10 @@ def test_every_line_of_an_example_fits_into_a_terminal() -> None:
     lines = [(name, line) for name, text in helps() for line in text.splitlines() if line.startswith(EXAMPLE)]
     assert lines
     assert not [(name, line) for name, line in lines if len(line) > WIDTH - MARGIN]
+
+
+def test_nothing_in_a_help_is_taken_for_markup() -> None:
+    assert not [name for name, text in helps() if Text.from_markup(text).plain != text]
 
 
 def test_paragraphs_flow_and_examples_stay() -> None:
