@@ -1,5 +1,7 @@
 """A plain function as an agent, for people and for programs.
 
+`AGENTS_SECRET` is the secret of the agents' channel (to serve), `WEB_SECRET` that of the people's (to call):
+
 python docs/examples/function_agent.py serve
 python docs/examples/function_agent.py call 17 25
 """
