@@ -32,6 +32,7 @@ async def answer(turn: Turn, reply: Reply) -> None:
             async with reply.stream() as stream:
                 for word in ANSWER.split():
                     await stream.write(f"{word} ")
+                    await stream.flush()  # each in a chunk of its own
         case ["tool"]:
             async with reply.tool("get_order", {"id": "ORD-42"}) as call:
                 call.result = {"total": 249.9}

@@ -236,11 +236,13 @@ export class Conversation {
   }
 }
 
-// A chunk whose id is on screen replaces that part; text without an id goes on where the text before it ended.
+// Text whose id is on screen goes on there, and text without an id where the text before it ended: an answer streams in
+// pieces that share an id. A component whose id is on screen is updated in place.
 function addPart(parts, id, kind, content) {
   const known = id === undefined ? undefined : parts.find((part) => part.id === id);
   const last = parts.at(-1);
-  if (known) known.content = content;
+  if (known?.kind === "text" && kind === "text") known.content += content;
+  else if (known) Object.assign(known, { kind, content });
   else if (id === undefined && kind === "text" && last?.kind === "text" && last.id === undefined) last.content += content;
   else parts.push({ id, kind, content });
 }

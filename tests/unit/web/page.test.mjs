@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, mock, test } from "node:test";
 
-import { Conversation, Taken } from "../../../connectors/web/static/conversation.js";
+import { Conversation, Taken, textOf } from "../../../connectors/web/static/conversation.js";
 import { Session, State, openConversation } from "../../../connectors/web/static/session.js";
 
 class FakeSocket {
@@ -110,6 +110,19 @@ test("a sync that is refused for its rate is asked for again", () => {
   told().hear({ type: "error", data: { code: "rate_limited", frameType: "sync", retryAfterMs: 200 } });
   mock.timers.tick(200);
   assert.equal(sent("sync").length, 2);
+});
+
+test("text that shares an id is joined, and a component that has one is updated in place", () => {
+  const conversation = new Conversation();
+  const chunks = [
+    { type: "text", content: "One ", id: 1 }, { type: "ui", component: "card", props: { n: 1 }, id: 2 },
+    { type: "text", content: "two ", id: 1 }, { type: "ui", component: "card", props: { n: 2 }, id: 2 },
+    { type: "text", content: "three.", id: 1 }, { type: "event", name: "stream_done", id: 3 },
+  ];
+  chunks.forEach((chunk, at) => conversation.take({ type: "genui", seq: at + 1, streamId: "s", done: at === chunks.length - 1, chunk }));
+  assert.equal(conversation.items.length, 1);
+  assert.equal(textOf(conversation.items[0]), "One two three.");
+  assert.deepEqual(conversation.items[0].parts.map((part) => part.content.props?.n), [undefined, 2]);
 });
 
 test("nobody works or types any more when a connection begins", () => {
