@@ -159,8 +159,9 @@ class Viewer:
             try:
                 async for text in socket:
                     frame = json.loads(text)
-                    if frame.get("type") == "error":
-                        self._refused(int(frame["data"].get("number", 0)), json.dumps(frame))
+                    # An agent's word that it could not answer has no number: it is shown, and ends its turn.
+                    if frame.get("type") == "error" and "number" in frame["data"]:
+                        self._refused(int(frame["data"]["number"]), json.dumps(frame))
                     yield frame
             finally:
                 pinging.cancel()
