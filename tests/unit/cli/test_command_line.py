@@ -88,7 +88,7 @@ def test_in_a_terminal_too_narrow_for_a_table_rows_are_lists_of_fields_with_no_i
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    row = {"id": "gw-fd5433b06ac0.2", "gateway": "gw-fd5433b06ac0", "head_seq": 7}
+    row: dict[str, Any] = {"id": "gw-fd5433b06ac0.2", "gateway": "gw-fd5433b06ac0", "head_seq": 7}
     show_rows([row], tuple(row), Output.TABLE, empty="")
     told = capsys.readouterr().out
     assert row["id"] in told

@@ -348,7 +348,7 @@ async def test_as_a_tool_it_serves_both_kinds_of_callers_in_one_thread_per_calle
         assert (tool.name, tool.description) == ("agents_research", "Finds things out.")
         assert await tool.ainvoke({"text": "x"}) == "42"
         assert await asyncio.to_thread(tool.invoke, {"text": "x"}) == "42"
-        config = {"configurable": {"thread_id": "c-1"}}
+        config: Any = {"configurable": {"thread_id": "c-1"}}
         await tool.ainvoke({"text": "x"}, config)
         await asyncio.to_thread(tool.invoke, {"text": "x"}, config)
         (fixed,) = proxy.as_tools(thread="mine")
