@@ -27,8 +27,8 @@ from streams.settings import Settings
 from streams.topics import Topics
 
 LOOK_EVERY_S: Final = 0.02
-OPENING_RECORDS: Final = 16
-"""Opening a partition writes at most so many records (WriterOpened, what a heartbeat may cause, markers)."""
+LEAST_TIMED: Final = 0.5
+"""Of the turns, so many must be left to be timed when the last partition is open."""
 QUIET_S: Final = 1.0
 """A journal with more records than turns that has not grown for so long is whole; its turns are counted then."""
 STALLED_S: Final = 30.0
@@ -46,8 +46,8 @@ class BenchFailed(Exception):
 class Sequenced:
     """What was measured. The clock runs from when the worker had opened its partitions to its last commit.
 
-    As for the floor, starting up does not count; were a turn committed before the last partition was open, the clock
-    would run from before that.
+    As for the floor, starting up does not count. A partition is opened by its first batch: the turns of those are not
+    counted either.
     """
 
     turns: int
@@ -74,6 +74,7 @@ class _Look:
     """How many offsets the journal has grown by, all partitions."""
     opened: int
     """Partitions whose journal has grown."""
+    ends: Ends
 
 
 async def measure_sequencer(settings: Settings, turns: int, partitions: int, notify: Notify) -> Sequenced:
@@ -107,7 +108,13 @@ async def measure_sequencer(settings: Settings, turns: int, partitions: int, not
         committed = await journal.count(TurnCommitted, before)
         if committed != turns:
             raise BenchFailed(f"{committed:,} of {turns:,} turns were committed, and no more came\n{worker.tail()}")
-        return _timed(looks, turns, partitions)
+        begun = _begun(looks, partitions)
+        timed = await journal.count(TurnCommitted, begun.ends)
+        if timed < turns * LEAST_TIMED:
+            raise BenchFailed(
+                f"only {timed:,} of {turns:,} turns were left when all partitions were open: give it more"
+            )
+        return Sequenced(timed, looks[-1].at - begun.at, looks[-1].cpu_seconds - begun.cpu_seconds)
 
 
 async def cancelled(task: asyncio.Task[None]) -> None:
@@ -210,7 +217,7 @@ async def _watch(worker: Child, journal: Journal, before: Ends, turns: int) -> l
             continue
         ends = await journal.ends()
         written = [ends[name] - before[name] for name in ends]
-        look = _Look(time.perf_counter(), cpu_seconds(worker.pid), sum(written), sum(map(bool, written)))
+        look = _Look(time.perf_counter(), cpu_seconds(worker.pid), sum(written), sum(map(bool, written)), ends)
         if not looks or look.written != looks[-1].written:
             looks.append(look)
             changed = look.at
@@ -224,10 +231,11 @@ def cpu_seconds(pid: int) -> float:
     return float(spent.user + spent.system)
 
 
-def _timed(looks: Sequence[_Look], turns: int, partitions: int) -> Sequenced:
-    """`looks`: each the first to see what it saw, all of them in order."""
-    before_turns = [look for look in looks if look.written <= OPENING_RECORDS * partitions]
-    if not before_turns or before_turns[0].written:
+def _begun(looks: Sequence[_Look], partitions: int) -> _Look:
+    """The first of `looks`, each the first to see what it saw, that saw all partitions open."""
+    if not looks or looks[0].written:
         raise BenchFailed("the worker wrote before it was first looked at: nothing can be said about its speed")
-    begun = next((look for look in before_turns if look.opened == partitions), before_turns[-1])
-    return Sequenced(turns, looks[-1].at - begun.at, looks[-1].cpu_seconds - begun.cpu_seconds)
+    begun = next((look for look in looks if look.opened == partitions), None)
+    if begun is None:
+        raise BenchFailed(f"the worker opened {looks[-1].opened} of {partitions} partitions")
+    return begun

@@ -11,7 +11,7 @@ import pytest
 from ops.bench.latency import quantile
 from ops.bench.logs import log_folder
 from ops.bench.recovery import weigh
-from ops.bench.sequencer import BenchFailed, Sequenced, _Look, _timed
+from ops.bench.sequencer import BenchFailed, Sequenced, _begun, _Look
 from ops.bench.takeover import Felt
 
 pytestmark = pytest.mark.unit
@@ -35,21 +35,25 @@ def test_a_quantile_is_the_nearest_rank() -> None:
     assert quantile([7.0], 0.99) == 7.0
 
 
-def test_the_clock_runs_from_when_all_partitions_are_open_to_the_last_commit() -> None:
-    looks = [_Look(9.0, 0.5, 0, 0), _Look(9.5, 0.8, 3, 1), _Look(10.0, 1.0, 6, 2), _Look(12.0, 3.0, 1_020, 2)]
-    result = _timed(looks, 1_000, 2)
-    assert result == Sequenced(1_000, 2.0, 2.0)
-    assert (result.turns_per_s, result.cpu_us_per_turn) == (500.0, 2_000.0)
+def look(at: float, written: int, opened: int) -> _Look:
+    return _Look(at, at / 10, written, opened, {})
 
 
-def test_turns_that_were_committed_before_all_partitions_were_open_start_the_clock_earlier() -> None:
-    looks = [_Look(9.0, 0.5, 0, 0), _Look(9.5, 0.8, 3, 1), _Look(10.0, 1.0, 500, 2), _Look(12.0, 3.0, 1_020, 2)]
-    assert _timed(looks, 1_000, 2) == Sequenced(1_000, 2.5, 2.2)
+def test_the_clock_runs_from_when_all_partitions_are_open() -> None:
+    looks = [look(9.0, 0, 0), look(9.5, 300, 1), look(10.0, 500, 2), look(12.0, 1_020, 2)]
+    assert _begun(looks, 2) is looks[2]
+    result = Sequenced(500, 2.0, 1.0)
+    assert (result.turns_per_s, result.cpu_us_per_turn) == (250.0, 2_000.0)
+
+
+def test_a_worker_that_did_not_open_all_partitions_gives_no_figure() -> None:
+    with pytest.raises(BenchFailed, match="opened 1 of 2"):
+        _begun([look(9.0, 0, 0), look(9.5, 300, 1)], 2)
 
 
 def test_a_worker_that_wrote_before_it_was_looked_at_gives_no_figure() -> None:
     with pytest.raises(BenchFailed, match="before it was first looked at"):
-        _timed([_Look(10.0, 1.0, 3, 1), _Look(12.0, 3.0, 1_020, 2)], 1_000, 2)
+        _begun([look(10.0, 3, 1), look(12.0, 1_020, 2)], 2)
 
 
 def test_what_a_fault_came_to_is_shown_over_all_that_felt_it() -> None:
