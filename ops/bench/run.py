@@ -17,6 +17,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from ops import embedded
+from ops.bench.connections import ConnectionsPlan, measure_connections
 from ops.bench.floor import Floor, measure_floor
 from ops.bench.latency import Latency, measure_latency
 from ops.bench.logs import log_folder
@@ -150,6 +151,24 @@ async def _felt(servers: embedded.EmbeddedStack, plan: TakeoverPlan, notify: Not
             running_on(servers, settings, parts, data, told) as stack,
         ):
             return await measure_takeover(stack, settings, plan, notify)
+
+
+def connections_bench(plan: ConnectionsPlan, partitions: int, notify: Notify) -> dict[str, Any]:
+    """`turnlog bench connections`: one gateway, and all that connect to it in this process."""
+    with embedded.servers(None, progress=notify) as servers:
+        return _timed(_connected(servers, plan, partitions, notify))
+
+
+async def _connected(
+    servers: embedded.EmbeddedStack, plan: ConnectionsPlan, partitions: int, notify: Notify
+) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="turnlog-bench-") as data:
+        parts = StackPlan(port=0, partitions=partitions)
+        async with (
+            deployment(servers, partitions) as settings,
+            running_on(servers, settings, parts, Path(data), notify) as stack,
+        ):
+            return await measure_connections(stack, plan, notify)
 
 
 @asynccontextmanager

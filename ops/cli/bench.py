@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ops.cli.common import Output, OutputOption, progress, show_document, translated_failures
+from ops.cli.errors import USAGE, CommandFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
+
+TABS_A_CONVERSATION = 2
 
 app = typer.Typer(
     name="bench",
@@ -149,6 +152,38 @@ def recovery(
     from ops.bench.run import recovery_bench
 
     _run(lambda: recovery_bench(conversations, events, weighed, progress), output)
+
+
+@app.command("connections")
+def connections(
+    agents: Annotated[int, typer.Option("--agents", min=1, help="Agents' connections, all of one group.")] = 1_000,
+    conversations: Annotated[int, typer.Option("--conversations", min=1, help="Conversations with an owner.")] = 5_000,
+    people: Annotated[
+        int, typer.Option("--people", min=2, help="People's sockets: two for each watched conversation.")
+    ] = 10_000,
+    turns: Annotated[int, typer.Option("--turns", min=1, help="Turns of each of the three measurements.")] = 1_000,
+    rate: Annotated[float, typer.Option("--rate", min=0.1, help="Turns a second.")] = 50.0,
+    partitions: PartitionsOption = 8,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """What one gateway holds, and what a reader that stops reading costs the others.
+
+    A turn is felt from when it was due to its answer at both sockets of its conversation. It is measured alone, while
+    an agent floods a conversation beside it whose viewer reads, and while it floods one whose viewer does not.
+
+    This process needs an open file for each connection, and the gateway too: `ulimit -n` must exceed them.
+
+    Example:
+
+      turnlog bench connections --agents 1000 --people 10000 -o json
+    """
+    from ops.bench.connections import ConnectionsPlan
+    from ops.bench.run import connections_bench
+
+    if people > TABS_A_CONVERSATION * conversations:
+        raise CommandFailed(f"--people: at most {TABS_A_CONVERSATION} for each of the --conversations", USAGE)
+    plan = ConnectionsPlan(agents=agents, conversations=conversations, people=people, turns=turns, rate=rate)
+    _run(lambda: connections_bench(plan, partitions, progress), output)
 
 
 def _run(bench: Callable[[], Mapping[str, Any]], output: Output) -> None:
