@@ -88,6 +88,8 @@ class Lanes:
         for each in lane.runs:
             meant = each.turn.run == run if run is not None else each.state is RunState.RUNNING
             if meant and each.open and each.holds(epoch):
+                if run is not None and epoch is not None and state is RunState.ABORTED:
+                    each.named(epoch, self._outbox.generation)
                 each.stop(state)
                 return
 
@@ -128,7 +130,7 @@ class Lanes:
         runs = list(self._runs())
         if told:
             for run in runs:
-                run.placed.clear()
+                run.unplace(asyncio.get_running_loop().time())
                 self._spawn(self._confirm(run))
         else:
             for run in runs:
@@ -191,6 +193,7 @@ class Lanes:
     async def _started(self, run: Run) -> None:
         await self._outbox.frame(run, _status("started"))
         await self._answer(run)
+        await self._outbox.wait_placed(run)  # its end is said in the name of whoever has it
 
     async def _confirm(self, run: Run) -> None:
         """Say that the run is in hand, and again what nobody acknowledged of it."""

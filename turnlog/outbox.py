@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from turnlog.connection import Connection
 from turnlog.errors import AckTimeout, InvalidRequest, TurnlogError, Unavailable, error_of
-from turnlog.run import Run
+from turnlog.run import Run, RunState
 from turnlog.turn import Turn
 from turnlog.wire import Frame, dump
 
@@ -16,7 +16,9 @@ CHECKPOINT_BYTES = 256 * 1024
 """What a gateway takes of a checkpoint, as compact UTF-8 JSON; it may make its frame longer than others may be."""
 PLACED_WITHIN_S = 10.0
 """How long a gateway may take to say whose a run is after a reconnect. It does at once, unless it took the old
-connection for alive; then what is sent finds out."""
+connection for alive, or the run is another's. Then the run is given up, and begins anew where it is given here after
+all. Nothing is sent to find out: without its epoch, the first half of an answer would be refused, and the second stored
+where the run came here in between."""
 SEND_RETRIES = 3
 RETRY_STEP_S = 0.5
 _TEMPORARY = frozenset({"rate_limited", "too_many_in_flight", "unavailable"})
@@ -62,19 +64,26 @@ class Outbox:
             raise Unavailable(f"no connection to the gateway for {self._ack_timeout:g} s", code="unavailable")
 
     async def wait_placed(self, run: Run) -> None:
-        """Until the gateway of a new connection has said whose the run is. Raises `Fenced`."""
-        if not run.placed.is_set():
+        """Until the gateway of a new connection has said whose the run is, or there is no connection, on which nothing
+        can be sent. Raises `Fenced`, also where it has not said so in time."""
+        while run.unplaced_since is not None and not run.placed.is_set():
+            since = run.unplaced_since
             try:
-                async with asyncio.timeout(PLACED_WITHIN_S):
+                async with asyncio.timeout_at(since + PLACED_WITHIN_S):
                     await run.placed.wait()
             except TimeoutError:
-                run.placed.set()
+                if not await self._link.wait_up(0):
+                    break
+                if run.unplaced_since == since and run.open:  # else there is another connection by now
+                    run.stop(RunState.FENCED)
         run.check()
 
     async def frame(self, run: Run, frame: Frame) -> bool:
         """A frame that gets no ack. False: there is no connection, and it was not sent. Raises `Fenced`."""
         await self._link.pace()
         await self.wait_placed(run)
+        if not run.placed.is_set():
+            return False
         return await self._link.send(self._envelope(run, frame))
 
     async def structured(self, run: Run, frame: Frame) -> Ack | None:
@@ -95,8 +104,10 @@ class Outbox:
         await self._link.send({"conversationId": turn.conversation, "frame": frame})
 
     async def last(self, run: Run, frame: Frame) -> None:
-        """A word on how the run ended. Where no connection takes it, the server tells from the member's leaving."""
-        await self._link.send(self._envelope(run, frame))
+        """A word on how the run ended. Where no connection takes it, the server tells from the member's leaving; where
+        the gateway has not said whose it is, from the member's silence."""
+        if run.unplaced_since is None:
+            await self._link.send(self._envelope(run, frame))
 
     async def message(self, run: Run, frame: Frame) -> Ack:
         """A message, until it is stored. Raises `Fenced`, `AckTimeout` or what the gateway refused it for."""

@@ -80,6 +80,8 @@ class Run:
         self.placed = asyncio.Event()
         """Clear while a new connection's gateway has yet to say whose it is: nothing of it is sent until then."""
         self.placed.set()
+        self.unplaced_since: float | None = None
+        """When that connection was welcomed, by the loop's clock; None: whose it is is known, or never said."""
         self._epoch = turn.run_epoch
         self._generation = generation
 
@@ -96,6 +98,8 @@ class Run:
         if state not in _NEXT[self.state]:
             raise AssertionError(f"run: {self.state.name} never becomes {state.name}")
         self.state = state
+        if not self.open:
+            self.placed.set()  # who waits for it is told by `check`
 
     def renew(self, epoch: int | None, resume: Resume | None, generation: int) -> None:
         """The same run was given to this process again: its frames carry the new epoch from here on."""
@@ -105,7 +109,17 @@ class Run:
         if self.state is RunState.QUEUED:
             self.turn = replace(self.turn, run_epoch=epoch, resume=resume)  # no handler has seen it yet
         self._generation = generation
+        self.unplaced_since = None
         self.placed.set()
+
+    def named(self, epoch: int, generation: int) -> None:
+        """An order of this connection's gateway names it: it is this process's, at `epoch`."""
+        self._epoch, self._generation, self.unplaced_since = epoch, generation, None
+
+    def unplace(self, now: float) -> None:
+        """A new connection was welcomed at `now`, whose gateway says of each run whether it is this process's."""
+        self.unplaced_since = now
+        self.placed.clear()
 
     def stored_in(self, generation: int) -> Resume | None:
         """What the gateway of this connection said was stored of it; None: it said nothing."""
@@ -119,7 +133,6 @@ class Run:
         """End it from outside: ABORTED, FENCED or LEFT. A handler that runs is cancelled."""
         self.enter(state)
         self.turn.cancelled.set()
-        self.placed.set()  # who waits for it is told by `check`
         if self.task is not None:
             self.task.cancel()
 

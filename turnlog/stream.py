@@ -71,6 +71,8 @@ class Stream:
         """Send what was written since the last chunk; without a connection it waits for the next one."""
         async with self._lock:
             await self._outbox.wait_placed(self._run)
+            if not self._run.placed.is_set():
+                return  # there is no connection: what is stored is said on the next one
             self._look_at_tenure()
             content = "".join(self._pieces[self._told :])
             if content and not self._ended:

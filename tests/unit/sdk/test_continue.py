@@ -67,6 +67,10 @@ def resume(*frames: Json, **more: Any) -> Json:
     return {"frames": list(frames), "interrupts": [], **more}
 
 
+def status(name: str, *, epoch: int) -> Json:
+    return {"type": "run", "data": {"status": name}, "run": "c1/1/agents", "runEpoch": epoch}
+
+
 async def counting(turn: Turn) -> AsyncGenerator[str, None]:
     """Says `one two three`, from where an earlier owner stopped."""
     said = turn.resume.text if turn.resume is not None else ""
@@ -246,6 +250,69 @@ async def test_after_a_reconnect_it_waits_to_be_told_what_is_stored_and_goes_on_
     assert stored + said == "one two three"
 
 
+async def test_a_run_of_which_the_gateway_says_nothing_after_a_reconnect_is_given_up_and_nothing_of_it_is_sent(
+    gateway: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an epoch, half of it might be refused, and the other half stored: the run may come here in between."""
+    monkeypatch.setattr("turnlog.outbox.PLACED_WITHIN_S", 0.05)
+    more, given_up = asyncio.Event(), asyncio.Event()
+
+    async def answer(turn: Turn, reply: Reply) -> None:
+        if turn.conversation == "c2":
+            return
+        try:
+            await interrupted(turn, reply, more)
+        finally:
+            if turn.cancelled.is_set():
+                given_up.set()
+
+    async with serving(gateway, answer) as peer:
+        await peer.turn("c1", "count", seq=1)
+        await peer.until("c1", chunk={"type": "text", "content": "two ", "id": 1})
+        await peer.close(1011)
+        again = await gateway.welcomed(**ABLE)
+        more.set()
+        await given_up.wait()
+        await again.turn("c2", "elsewhere", seq=1)
+        assert (await again.receive())["conversationId"] == "c2"
+        await again.turn("c1", "count", seq=None, number=1, epoch=3)
+        said = ""
+        while True:
+            envelope = await again.receive()
+            frame = envelope["frame"]
+            if envelope["conversationId"] == "c1":
+                assert frame["runEpoch"] == 3
+                said += frame.get("chunk", {}).get("content", "")
+            if frame.get("done"):
+                break
+    assert said == "one two three"
+
+
+async def test_the_end_of_a_run_is_said_only_once_the_gateway_of_a_new_connection_has_said_whose_it_is(
+    gateway: ScriptedGateway,
+) -> None:
+    more = asyncio.Event()
+
+    async def answer(turn: Turn) -> None:
+        if turn.conversation == "c1":
+            await more.wait()
+
+    async with serving(gateway, answer) as peer:
+        await peer.turn("c1", "quiet", seq=1)
+        await peer.until("c1", type="run")
+        await peer.close(1011)
+        again = await gateway.welcomed(**ABLE)
+        await again.turn("c2", "elsewhere", seq=1)
+        await again.until("c2", data={"status": "finished"})
+        more.set()
+        await again.turn("c3", "elsewhere", seq=1)
+        assert (await again.receive())["conversationId"] == "c3"
+        assert (await again.receive())["frame"]["data"] == {"status": "finished"}
+        await again.say("c1", {"type": "adopted", "run": "c1/1/agents", "runEpoch": 3, "resume": resume()})
+        frame = await again.until("c1", type="run", data={"status": "finished"})
+    assert frame["runEpoch"] == 3
+
+
 async def test_a_run_that_is_given_again_goes_on_behind_what_is_stored(gateway: ScriptedGateway) -> None:
     more = asyncio.Event()
 
@@ -294,4 +361,18 @@ async def test_a_run_that_moved_meanwhile_is_not_waited_for(gateway: ScriptedGat
         more.set()
         again = await gateway.welcomed(**ABLE)
         await again.say("c1", {"type": "abort"})
-        assert (await again.inner("c1"))["data"] == {"status": "aborted"}
+        await again.turn("c1", "count", seq=None, number=1, epoch=4)
+        assert await again.inner("c1") == status("started", epoch=4)  # of the lost one there is nothing to say
+
+
+async def test_a_run_that_a_new_connection_cancels_by_name_is_said_to_be_aborted(gateway: ScriptedGateway) -> None:
+    async def answer(turn: Turn, reply: Reply) -> None:
+        await interrupted(turn, reply, asyncio.Event())
+
+    async with serving(gateway, answer) as peer:
+        await peer.turn("c1", "count", seq=1)
+        await peer.until("c1", chunk={"type": "text", "content": "two ", "id": 1})
+        await peer.close(1011)
+        again = await gateway.welcomed(**ABLE)
+        await again.say("c1", {"type": "abort", "run": "c1/1/agents", "runEpoch": 2, "reason": "cancelled"})
+        assert await again.inner("c1") == status("aborted", epoch=2)
