@@ -259,7 +259,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         try:
             handle._context.run(handle._callback, *handle._args)
         except Killed:
-            pass
+            pass  # struck within the step: its process is gone, and nothing of it runs on
         except Exception as error:  # noqa: BLE001 -- as in `_drain`
             self.call_exception_handler({"message": f"a callback of {process.name} failed", "exception": error})
         finally:
