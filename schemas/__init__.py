@@ -76,12 +76,17 @@ def envelope_of(read: dict[str, Any]) -> dict[str, Any]:
     # The last one: only defaults of fields that the writer did not know are put behind it.
     last = next((name for name in reversed(read) if isinstance(read[name], tuple)), None)
     if last is None:
-        return {name: _nameless(item) for name, item in read.items()}
+        return plain_of(read)
     value = read[last]
     return {
         **{name: _nameless(item) for name, item in read.items() if name != last},
         last: (value[0], _nameless(value[1])),
     }
+
+
+def plain_of(read: dict[str, Any]) -> dict[str, Any]:
+    """As `envelope_of`, of a record that is no envelope: the names of all unions' records left out."""
+    return {name: _nameless(item) for name, item in read.items()}
 
 
 def _nameless(value: Any) -> Any:

@@ -153,7 +153,8 @@ def _read_by(reader: Version, writer: Version, golden: Golden) -> str | None:
         )
     except UNREADABLE as error:
         return f"{type(error).__name__}: {error}"
-    return _difference(golden.value, schemas.envelope_of(got))
+    unnamed = schemas.plain_of if golden.branch is None else schemas.envelope_of
+    return _difference(golden.value, unnamed(got))
 
 
 def _difference(wrote: Json, read: Json, path: str = "") -> str | None:

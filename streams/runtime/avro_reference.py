@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from fastavro import schemaless_reader, schemaless_writer
 
-from schemas import NAMESPACE, Schema, envelope_of
+from schemas import NAMESPACE, Schema, envelope_of, plain_of
 from streams.core.commands import Command
 from streams.core.events import Entry, Unknown
 from streams.runtime.framing import Framing
@@ -23,6 +23,7 @@ from streams.runtime.records import (
     DeadLetter,
     KafkaRecord,
     Reason,
+    Settled,
     Undecodable,
     Unencodable,
 )
@@ -75,9 +76,11 @@ class Reference:
 
     def dead_letter(self, value: bytes | None) -> DeadLetter:
         """The dead letter in a record of `dead-letters`. Raises `Undecodable`."""
-        fields = self._record("dead_letters", value)
+        fields = plain_of(self._read("dead_letters", value))
         fields["headers"] = tuple((header["name"], header["value"]) for header in fields["headers"])
-        return DeadLetter(**fields)
+        settled = fields.get("settled")  # what an older release wrote has none
+        fields["settled"] = None if settled is None else msgspec.convert(settled, Settled)
+        return DeadLetter(**{name: fields[name] for name in DeadLetter.__struct_fields__ if name in fields})
 
     def live(self, value: bytes | None) -> LiveSignal:
         """The signal in a record of `live`. Raises `Undecodable`, for one of a later release too."""
@@ -95,6 +98,10 @@ class Reference:
         return self._written("live", fields)
 
     def _record(self, name: str, value: bytes | None) -> Any:
+        return envelope_of(self._read(name, value))
+
+    def _read(self, name: str, value: bytes | None) -> Any:
+        """What fastavro makes of it, with the names of unions' records."""
         if value is None:
             raise Undecodable(Reason.NULL_VALUE, "the record has no value")
         limit = MAX_BYTES.get(name, len(value))
@@ -111,7 +118,7 @@ class Reference:
             raise Undecodable(Reason.WRONG_SCHEMA, f"the bytes do not fit their {name} schema: {error}") from None
         if body.tell() != len(value):
             raise Undecodable(Reason.TRAILING_BYTES, f"{len(value) - body.tell()} bytes follow the {name} record")
-        return envelope_of(fields)
+        return fields
 
     def _writer(self, name: str, value: bytes) -> Schema:
         schema = self._framing.writer(value)
@@ -157,6 +164,7 @@ class Reference:
         """The value of the record of `letter` in `dead-letters`. Raises `Unencodable`."""
         fields = msgspec.structs.asdict(letter)
         fields["headers"] = [{"name": name, "value": value} for name, value in letter.headers]
+        fields["settled"] = None if letter.settled is None else msgspec.structs.asdict(letter.settled)
         return self._written("dead_letters", fields)
 
     def _written(self, name: str, fields: Fields) -> bytes:

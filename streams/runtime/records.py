@@ -101,8 +101,23 @@ class KafkaRecord(Protocol):
     def timestamp(self) -> int: ...
 
 
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator did with a dead letter: see `ops/dlq`."""
+
+    action: str
+    by: str
+    why: str
+    at: int
+    """ms since the epoch, by the clock of the operator's machine."""
+    into: str | None = None
+    """replayed: the record that it was written as, `<topic>/<partition>/<offset>`."""
+
+
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """An intake record that could not be taken, as it was; see `schemas/avro/dead_letters.avsc`."""
+    """An intake record that could not be taken, as it was; see `schemas/avro/dead_letters.avsc`.
+
+    With `settled` it is the mark that says what was done with the letter of that origin.
+    """
 
     error: str
     reason: str
@@ -113,4 +128,5 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    settled: Settled | None = None
     at: int

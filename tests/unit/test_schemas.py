@@ -16,7 +16,7 @@ import schemas
 from schemas import check, reference
 from schemas.definitions import records
 from streams.core import events
-from streams.runtime.records import EVENTS, KEYED_CLASSES, MEMBERSHIP_CLASSES, DeadLetter, Reason
+from streams.runtime.records import EVENTS, KEYED_CLASSES, MEMBERSHIP_CLASSES, DeadLetter, Reason, Settled
 
 ENVELOPE_FIELDS = {
     "turns": {"conversation_id", "ref", "at", "timestamp"},
@@ -53,6 +53,7 @@ def test_every_command_and_event_is_a_branch_and_every_branch_is_one(name: str) 
         ("journal", "Frame", events.Frame),
         ("journal", "Assignment", events.Assignment),
         ("dead_letters", "DeadLetter", DeadLetter),
+        ("dead_letters", "Settled", Settled),
     ],
 )
 def test_a_record_and_its_struct_have_the_same_fields_and_defaults(name: str, record: str, cls: type[Any]) -> None:
