@@ -265,7 +265,7 @@ class Connection(ABC):
             log.exception("a connection failed", kind=self.kind, connection=self._session.connection_id)
             self.end(CLOSE_INTERNAL, "internal error")
 
-    async def _until_drained(self) -> None:
+    async def until_drained(self) -> None:
         """Wait until the peer has taken what was written so far."""
         await self._drained.wait()
 

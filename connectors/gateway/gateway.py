@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from connectors.gateway.agent_socket import AgentConnection
 from connectors.gateway.auth import Tokens
 from connectors.gateway.authorization import Authorizer
 from connectors.gateway.calls import Calls
@@ -32,7 +33,6 @@ from connectors.gateway.ports import ConversationInfo, Intake, ReadModel, Store,
 from connectors.gateway.protocol.errors import CLOSE_RESTART, ProtocolError, restart_reason
 from connectors.gateway.protocol.session import Claims, Scope
 from connectors.gateway.recent import Recent
-from connectors.gateway.sockets import AgentConnection
 from streams.runtime.partitioning import partition_of
 from streams.settings import Settings
 

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from starlette.websockets import WebSocket
 
+from connectors.gateway.agent_socket import AgentConnection
 from connectors.gateway.clock import wall_ms
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.agent import AgentSession
@@ -15,7 +16,7 @@ from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import decode_object
 from connectors.gateway.protocol.session import SUBPROTOCOL, Claims, Scope, Verify
 from connectors.gateway.protocol.user import UserSession
-from connectors.gateway.sockets import AgentConnection, UserConnection
+from connectors.gateway.user_socket import UserConnection
 
 if TYPE_CHECKING:
     from connectors.gateway.gateway import Gateway

@@ -48,6 +48,11 @@ class Stored(msgspec.Struct, frozen=True):
     superseded: bool = False
 
 
+def pairs(stored: Sequence[Stored]) -> list[tuple[Entry, bool]]:
+    """As sessions, which know nothing of where it is stored, take them."""
+    return [(item.entry, item.superseded) for item in stored]
+
+
 class ConversationInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation at a glance; times in ms since the epoch."""
 
