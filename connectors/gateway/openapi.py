@@ -7,8 +7,9 @@ from html import escape
 from importlib.metadata import version
 from typing import Any, Final
 
-from connectors.gateway.endpoints import OPERATIONS, Field, Fields, Operation
+from connectors.gateway.endpoints import OPERATIONS, Operation
 from connectors.gateway.protocol.errors import SPECS
+from connectors.gateway.shapes import Field, Fields
 
 SECURITY: Final = {
     "channelSecret": {"type": "http", "scheme": "bearer", "description": "a channel's login secret"},
