@@ -15,7 +15,7 @@ class HistoryUnavailable(Exception):
     """The history cannot be read as it is asked for; the message says what is the matter, and the way out."""
 
 
-class Recorded(msgspec.Struct, frozen=True, gc=False):
+class Recorded(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One record of the journal, as Kafka has it, its bytes untouched."""
 
     offset: int
