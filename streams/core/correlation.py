@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from streams.core import keys
+from streams.core import keys, refusals
 from streams.core.commands import CommitFrame
 from streams.core.ids import frame_key
-from streams.core.state import Conversation, Run
+from streams.core.state import Conversation, Partition, Run
 
 _TURN_OF_CLIENT_ID: Final = re.compile(
     r"\.([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12})\.m\d+\Z"
@@ -113,3 +113,21 @@ def _key_sent_before(conversation: Conversation, command: CommitFrame, client_id
         if keys.find(conversation, key, command.at) is not None:
             return key
     return None
+
+
+def may_be_a_rest(state: Partition, command: CommitFrame, run: Run) -> bool:
+    """Whether the frame may be the end of an answer whose beginning was refused: its sender was refused some of this
+    run before it was given it, and has not said since that it begins. A message is a whole, and who names the epoch was
+    told of it."""
+    if command.run_epoch is not None or is_started(run):
+        return False
+    return refusals.had(state, command.member, run.id)
+
+
+def claimed_run(state: Partition, conversation: Conversation, command: CommitFrame) -> Run | None:
+    """The first run, by turn, which another connection holds and the sender's process has, or said it had until it was
+    refused something of it."""
+    runs = (run for run in conversation.runs.values() if run.group == command.group and run.member != command.member)
+    member = command.member
+    claimed = (run for run in runs if member in run.claimants or refusals.had(state, member, run.id))
+    return min(claimed, key=by_turn, default=None)

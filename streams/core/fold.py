@@ -74,6 +74,7 @@ from streams.core.events import (
     OwnerChanged,
     PersonFrameCommitted,
     Refused,
+    RefusedReason,
     Rejected,
     RunCancelling,
     RunEnded,
@@ -111,7 +112,14 @@ from streams.core.membership import (
 from streams.core.person_frames import decide_person_frame, evolve_person_frame
 from streams.core.policies import after
 from streams.core.refusing import decide_refuse_run
-from streams.core.run_events import evolve_cancelling, evolve_ended, evolve_moved, evolve_opened, evolve_started
+from streams.core.run_events import (
+    evolve_cancelling,
+    evolve_ended,
+    evolve_moved,
+    evolve_opened,
+    evolve_started,
+    withdraw_claim,
+)
 from streams.core.state import Conversation, ImpossibleEvent, Partition
 from streams.core.timeouts import advance_timers, decide_due
 from streams.core.unassigned import advance_waits, decide_waits, evolve_unassigned
@@ -194,10 +202,14 @@ def _evolve_batch(state: Partition, _: Entry, event: BatchCommitted) -> None:
     state.turns, state.frames, state.membership = event.turns, event.frames, event.membership
 
 
-def _evolve_refused(state: Partition, _: Entry, event: Refused) -> None:
+def _evolve_refused(state: Partition, entry: Entry, event: Refused) -> None:
     refusals.count(state, event)
     if event.n > 0:
         heard.note_refused(state, event.member, event.n)
+    if event.run_id is not None and event.reason is RefusedReason.FENCED:
+        conversation = state.conversations.get(event.conversation_id or "")
+        if conversation is not None and withdraw_claim(conversation, event.run_id, event.member):
+            _touch(state, conversation, entry)
 
 
 def _evolve_nothing(_: Partition, __: Entry, ___: Event) -> None:

@@ -1,7 +1,9 @@
 """An agent's frames: whether its sender may write one, and what it does to the run that it belongs to (rules 1, 6, 7).
 
 A frame of no run is *proactive*: stored only from the conversation's owner in the sender's group, and never when it
-names a run, or a turn, that is not open.
+names a run, or a turn, that is not open. Nor is a piece of an answer (a chunk, a tool call, a question) of a process
+that came back while its old connection holds the run: it is refused, and so is what else comes of it. Its run is then
+given anew to somebody, for the end of an answer without its beginning is none.
 
 | frame type | what it becomes |
 |---|---|
@@ -30,7 +32,7 @@ import msgspec
 
 from streams.core import heard, keys, refusals
 from streams.core.commands import CommitFrame
-from streams.core.correlation import Target, by_turn, correlate, is_started
+from streams.core.correlation import Target, by_turn, claimed_run, correlate, is_started, may_be_a_rest
 from streams.core.draft import Draft
 from streams.core.due import watch
 from streams.core.events import Entry, Event, Frame, FrameCommitted, Refused, RefusedReason, RunStarted, RunStatus
@@ -63,6 +65,7 @@ NOT_KEPT: Final = frozenset(
 """Shown live or never: no journal event comes of them."""
 
 NOT_OPEN: Final = "run: it has ended, or never was one of this group"
+REST: Final = "run: what came of it before was refused; say `run started`, then begin anew"
 
 RUN_ENDS: Final = {
     "finished": RunStatus.ANSWERED,
@@ -103,6 +106,8 @@ def _decide_kept(state: Partition, conversation: Conversation, command: CommitFr
         return _decide_proactive(state, conversation, command, target)
     if not _holds(command, target.run):
         return _fenced(state, command, target.run, "run: held by another member, or at a later epoch")
+    if command.frame.type in STRUCTURED and may_be_a_rest(state, command, target.run):
+        return _fenced(state, command, target.run, REST)
     return _decide_run_frame(conversation, command, target.run, target)
 
 
@@ -115,6 +120,8 @@ def _decide_proactive(
 ) -> list[Event]:
     if target.names:
         return _fenced(state, command, None, NOT_OPEN)
+    if command.frame.type in STRUCTURED and (claimed := claimed_run(state, conversation, command)) is not None:
+        return _fenced(state, command, claimed, "run: another connection holds the one that it may be of")
     if command.frame.type in UNNUMBERED:
         return _fenced(state, command, None, "type: needs a run that its sender holds")
     plan = plan_of(state, conversation.channel)

@@ -63,6 +63,11 @@ def gateway_ended(
     return [Refused(reason=RefusedReason.GATEWAY_ENDED, ref=ref, member=member, detail=gateway, count=count)]
 
 
+def had(state: Partition, member: str, run_id: str) -> bool:
+    """Whether the member was refused a frame of this open run because it did not hold it."""
+    return f"{member}{SEPARATOR}{run_id}" in state.refusals
+
+
 def count(state: Partition, event: Refused) -> None:
     """Evolve: remember how many were written."""
     counted = slot(event)

@@ -273,3 +273,13 @@ def claim_runs(state: Partition, conversation: Conversation, group: str, member:
 def claimants_of(run: Run, present: Collection[str]) -> list[str]:
     """Members of `present` that say they have the run's turn, in the order they joined."""
     return [claimant for claimant in run.claimants if claimant in present]
+
+
+def withdraw_claim(conversation: Conversation, run_id: str, member: str | None) -> bool:
+    """A member that says it has the run's turn was refused a frame of it, so that its process has lost part of the
+    answer: it does not go on with the run. True when it had said so."""
+    run = conversation.runs.get(run_id)
+    if run is None or member not in run.claimants:
+        return False
+    run.claimants = tuple(claimant for claimant in run.claimants if claimant != member)
+    return True

@@ -404,3 +404,84 @@ def test_a_list_that_replaces_all_members_leaves_no_run_waiting() -> None:
     [move] = [event for event in events if isinstance(event, RunMoved)]
     assert move.to_member in {"b", "d"}
     assert move.run_epoch == 2
+
+
+class TestComingBackInTheMiddleOfAnAnswer:
+    """An agent of the public protocol names neither run nor epoch. Its new connection joins while the log still has the
+    old one; what it sends on the new one before the old one is missed is refused. Then the rest must not be stored."""
+
+    def half_said(self) -> World:
+        world = World()
+        world.join("a", gateway="gw-1", settle=True)
+        world.open()
+        world.say()
+        world.run("a", "started", delivered=1)
+        world.chunk("a", "s", delivered=1)
+        world.join("a2", gateway="gw-2", settle=True, watermarks={"c": 1})
+        return world
+
+    def test_what_it_says_before_its_old_connection_is_missed_is_no_message_of_no_run(self) -> None:
+        for settled in ("a", "a2"):  # whichever of the two is the conversation's owner
+            world = self.half_said()
+            world.state.members[settled].since = world.at + 1
+            [refused] = world.chunk("a2", "s", delivered=1)
+            assert isinstance(refused, Refused)
+            assert refused.run_id == f"c/1/{GROUP}"
+
+    def test_a_run_of_which_it_was_refused_a_piece_is_not_adopted_but_begun_anew(self) -> None:
+        world = self.half_said()
+        world.chunk("a2", "s", delivered=1)
+        assert world.state.dirty == {"c"}
+        _, closing, moved = world.leave("a")
+        assert isinstance(closing, FrameCommitted)
+        assert isinstance(moved, RunMoved)
+        assert (moved.to_member, moved.adopted, moved.superseded) == ("a2", False, (2, closing.seq))
+
+    def test_the_rest_of_it_is_refused_though_the_run_is_its_by_then(self) -> None:
+        world = self.half_said()
+        world.chunk("a2", "s", delivered=1)
+        world.leave("a")
+        for type_ in ("genui", "tool_call", "interrupt"):
+            [refused] = world.send("a2", type_, stream_id="s", done=True, delivered=1)
+            assert isinstance(refused, Refused), type_
+        assert world.run("a2", "finished") == []
+        assert world.run("a2", "aborted") == []
+        assert f"c/1/{GROUP}" in world.conversation().runs
+
+    def test_once_it_says_that_it_begins_what_it_says_counts(self) -> None:
+        world = self.half_said()
+        world.chunk("a2", "s", delivered=1)
+        world.leave("a")
+        world.run("a2", "started", delivered=1)
+        [frame] = world.chunk("a2", "s", done=True, delivered=1)
+        assert isinstance(frame, FrameCommitted)
+        assert frame.frame.stream_id == "s#1"
+        [ended] = world.run("a2", "finished")
+        assert isinstance(ended, RunEnded)
+        assert (ended.status, ended.superseded) == (RunStatus.ANSWERED, ())
+
+    def test_a_whole_message_of_it_counts_without_that(self) -> None:
+        world = self.half_said()
+        world.chunk("a2", "s", delivered=1)
+        world.leave("a")
+        frame, ended = world.send("a2", client_id="m1", delivered=1)
+        assert isinstance(frame, FrameCommitted)
+        assert isinstance(ended, RunEnded)
+
+    def test_of_two_such_runs_the_one_of_which_nothing_was_refused_goes_on(self) -> None:
+        world = World()
+        world.join("a", gateway="gw-1", settle=True)
+        for conversation in ("c", "d"):
+            world.open(conversation)
+            world.say(id_=conversation)
+        world.join("a2", gateway="gw-2", settle=True, watermarks={"c": 1, "d": 1})
+        world.chunk("a2", "s", delivered=1)
+        moved = [event for event in world.leave("a") if isinstance(event, RunMoved)]
+        assert {(event.conversation_id, event.adopted) for event in moved} == {("c", False), ("d", True)}
+
+    def test_who_named_its_epoch_needs_not_say_that_it_begins(self) -> None:
+        world = self.half_said()
+        world.chunk("a2", "s", delivered=1)
+        world.leave("a")
+        [frame] = world.chunk("a2", "t", run=f"c/1/{GROUP}", epoch=2)
+        assert isinstance(frame, FrameCommitted)
