@@ -65,6 +65,7 @@ class Connection(ABC):
         """The code that the peer closed with."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_close: Callable[[int], None] = lambda _: None
+        """Called once with the code that this side ends it with."""
         self.closed = asyncio.Event()
         """Set once nothing of it is left to be done."""
 
@@ -204,7 +205,6 @@ class Connection(ABC):
             self._session.gone()  # the reader sees the end of it too
 
     async def _say_close(self, close: Close) -> None:
-        self.on_close(close.code)
         await self._websocket.close(close.code, close.reason)
 
     async def _submit_all(self) -> None:
@@ -243,6 +243,7 @@ class Connection(ABC):
 
     def _end(self, close: Close) -> None:
         self._close = close
+        self.on_close(close.code)  # a peer that reads nothing is never told, but closed all the same
         self._writable.set()
         self._room.set()  # the reader has nothing to wait for any more
         asyncio.get_running_loop().call_later(CLOSE_WAIT_S, self._cut)
