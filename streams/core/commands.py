@@ -146,6 +146,8 @@ class Join(Command, frozen=True):
     watermarks: dict[str, int] = {}
     continues: bool = False
     """It said that it can go on with a run that another member began."""
+    instance: str = ""
+    """The process that it is a connection of, as its gateway has proof of it; empty: it declared none."""
 
 
 class Leave(Command, frozen=True):
@@ -171,6 +173,8 @@ class ListedMember(msgspec.Struct, frozen=True, gc=False):
     continues: bool = False
     draining: bool = False
     """It drains: a partition that missed its `Drain` learns of it here."""
+    instance: str = ""
+    """As in `Join`."""
 
 
 class ApplyList(Command, frozen=True):

@@ -85,6 +85,8 @@ class FrameCommitted(Event, frozen=True):
     ref: str | None = None
     n: int = 0
     """Its frame's number among those of its member; 0: not numbered, or no frame's doing."""
+    origin: str = ""
+    """Channel that the turn which it answers came from, where that is not the conversation's own."""
 
 
 class OwnerChanged(Event, frozen=True):
@@ -151,6 +153,10 @@ class RunMoved(Event, frozen=True):
     member that is gone; the new one is given them again."""
     resume: str | None = None
     """What they answered: a JSON object, interrupt id to answer."""
+    kept_for: str = ""
+    """The process that it waits for, for the channel's grace, and is given to no other; empty: for none."""
+    proved: bool = False
+    """The new member is a connection of the process that had it, by proof."""
 
 
 class RunEnded(Event, frozen=True):
@@ -189,6 +195,8 @@ class MemberJoined(Event, frozen=True):
     """Per conversation of this partition, the highest seq that its process already has."""
     continues: bool = False
     """It can go on with a run that another member began."""
+    instance: str = ""
+    """The process that it is a connection of; empty: it declared none."""
 
 
 class MemberLeft(Event, frozen=True):
