@@ -115,6 +115,8 @@ class Hub:
         self._agents: dict[str, AgentPort] = {}
         self._runs: dict[str, str] = {}
         """Run to the member of this gateway that holds it."""
+        self._runs_of: dict[str, set[str]] = {}
+        """The same the other way round."""
         self.on_entry: list[Callable[[Entry], None]] = []
         """Called with each entry of a conversation, before whoever waits for it is told."""
 
@@ -196,8 +198,23 @@ class Hub:
     def disconnect(self, member: str) -> None:
         """It is gone. Safe to call twice."""
         if self._agents.pop(member, None) is not None:
-            for run_id in [run for run, holder in self._runs.items() if holder == member]:
+            for run_id in self._runs_of.pop(member, ()):
                 del self._runs[run_id]
+
+    def _hold(self, run_id: str, member: str) -> None:
+        self._release(run_id)
+        self._runs[run_id] = member
+        self._runs_of.setdefault(member, set()).add(run_id)
+
+    def _release(self, run_id: str) -> str | None:
+        """Who held it."""
+        holder = self._runs.pop(run_id, None)
+        if holder is not None:
+            runs = self._runs_of[holder]
+            runs.discard(run_id)
+            if not runs:
+                del self._runs_of[holder]
+        return holder
 
     def relay(
         self,
@@ -276,7 +293,7 @@ class Hub:
         for assigned in event.assigned:
             agent = self._agents.get(assigned.member) if assigned.member is not None else None
             if agent is not None and assigned.member is not None:
-                self._runs[assigned.run_id] = assigned.member
+                self._hold(assigned.run_id, assigned.member)
                 give = partial(AgentSession.run_given, run_id=assigned.run_id, run_epoch=assigned.run_epoch)
                 agent.tell(partial(give, entry=entry, now=wall_ms()))
                 self._metrics.delivered(wall_ms() - entry.timestamp)
@@ -337,7 +354,7 @@ class Hub:
         agent = self._agents.get(to_member) if to_member is not None else None
         if agent is None or to_member is None:
             return
-        self._runs[event.run_id] = to_member
+        self._hold(event.run_id, to_member)
         agent.tell(lambda session: session.run_taken_over(event, lsn, wall_ms()))
 
     def _stopped(self, event: RunCancelling | RunEnded) -> None:
@@ -350,7 +367,7 @@ class Hub:
             agent.tell(lambda session: session.run_cancelling(event, wall_ms()))
 
     def _run_over(self, run_id: str, work: Callable[[AgentSession], Sequence[Action]]) -> None:
-        holder = self._runs.pop(run_id, None)
+        holder = self._release(run_id)
         agent = self._agents.get(holder) if holder is not None else None
         if agent is not None:
             agent.tell(work)

@@ -11,7 +11,7 @@ from connectors.gateway.membership import Membership
 from connectors.gateway.metrics import GatewayMetrics
 from connectors.gateway.ports import Written
 from connectors.gateway.recent import Recent
-from streams.core.events import BatchCommitted, Entry, Event, Refused, RefusedReason
+from streams.core.events import BatchCommitted, Entry, Event, Refused, RefusedReason, RunEnded, RunOpened, RunStatus
 
 PARTITION = 0
 
@@ -85,3 +85,36 @@ def test_nothing_is_kept_of_what_was_answered_passed_or_forgotten(hub: Hub) -> N
     hub.placed("passed", Written(PARTITION, 3))
     assert hub._waiting == {}
     assert hub._frames == {PARTITION: {}}
+
+
+class Silent:
+    """An agent's connection that nobody looks at."""
+
+    def tell(self, work: Any) -> None:
+        """See `hub.AgentPort`."""
+
+
+def opened(run_id: str, member: str) -> RunOpened:
+    return RunOpened(conversation_id="c", run_id=run_id, run_epoch=1, turn_seq=1, group="g", channel="a", member=member)
+
+
+def test_who_leaves_takes_its_own_runs_along_and_no_others(hub: Hub) -> None:
+    silent: Any = Silent()
+    for member in ("m-1", "m-2"):
+        hub.connect(member, silent)
+    hub.apply(PARTITION, batch(opened("r-1", "m-1"), opened("r-2", "m-1"), opened("r-3", "m-2"), frames=0))
+    assert hub._runs_of == {"m-1": {"r-1", "r-2"}, "m-2": {"r-3"}}
+    hub.disconnect("m-1")
+    assert (hub._runs, hub._runs_of) == ({"r-3": "m-2"}, {"m-2": {"r-3"}})
+    over = RunEnded(
+        conversation_id="c",
+        run_id="r-3",
+        turn_seq=1,
+        group="g",
+        member="m-2",
+        run_epoch=1,
+        status=RunStatus.ANSWERED,
+        reason="finished",
+    )
+    hub.apply(PARTITION, batch(over, frames=0))
+    assert (hub._runs, hub._runs_of) == ({}, {})
