@@ -41,6 +41,9 @@ FLOOD_MESSAGES: Final = 1_000
 """Of one run, which may have 1,024."""
 FLOOD_TURNS: Final = 8
 CLOSED_WITHIN_S: Final = 60.0
+CLOSED_POLL_S: Final = 0.5
+IDLE_S: Final = 20.0
+"""For how long the CPU time is taken of a gateway whose connections say nothing but that they are there."""
 FLOOD: Final = "flood"
 API: Final = "/api/v1/converger"
 SOCKET: Final = "/socket/converger/v1"
@@ -99,6 +102,7 @@ async def measure_connections(stack: RunningStack, plan: ConnectionsPlan, notify
     limits = httpx.Limits(max_connections=AT_ONCE)
     async with AsyncExitStack() as undo:
         http = await undo.enter_async_context(httpx.AsyncClient(base_url=stack.gateway, timeout=30, limits=limits))
+        alone_cpu = await _cpu_percent(gateway)
         before = gateway.memory_info().rss
         notify(f"opening {plan.conversations:,} conversations")
         conversations = await _opened(http, secret["web"], plan.conversations)
@@ -107,11 +111,13 @@ async def measure_connections(stack: RunningStack, plan: ConnectionsPlan, notify
         await undo.enter_async_context(_agents(stack.gateway, secret["agents"], plan.agents, flooding))
         agents_s = time.perf_counter() - started
         with_agents = gateway.memory_info().rss
+        agents_cpu = await _cpu_percent(gateway)
         notify(f"connecting {plan.people:,} people")
         started = time.perf_counter()
         sockets = await undo.enter_async_context(_people(stack.gateway, conversations, plan.people, watched))
         people_s = time.perf_counter() - started
         with_people = gateway.memory_info().rss
+        people_cpu = await _cpu_percent(gateway)
         bench = _Bench(http, conversations[: plan.people // TABS], watched, flooding, plan)
         notify(f"every conversation is spoken in once: {plan.conversations:,} turns to their owners")
         await bench.everywhere(conversations)
@@ -130,11 +136,20 @@ async def measure_connections(stack: RunningStack, plan: ConnectionsPlan, notify
             "gateway_rss_mib": round(gateway.memory_info().rss / 2**20),
             "kib_an_agent": round((with_agents - before) / 1024 / max(1, plan.agents), 1),
             "kib_a_person": round((with_people - with_agents) / 1024 / max(1, len(sockets)), 1),
+            "idle_cpu_percent": {"nobody": alone_cpu, "agents": agents_cpu, "agents_and_people": people_cpu},
             "alone_ms": alone.document(),
             "beside_a_flood_that_is_read_ms": beside_reader.document(),
             "beside_a_flood_that_is_not_read_ms": beside_slow.document(),
             "slow_reader_closed_s": None if bench.closed_s is None else round(bench.closed_s, 1),
         }
+
+
+async def _cpu_percent(process: psutil.Process) -> float:
+    """Of one core, while nothing is asked of it."""
+    before, begun = process.cpu_times(), time.perf_counter()
+    await asyncio.sleep(IDLE_S)
+    after, seconds = process.cpu_times(), time.perf_counter() - begun
+    return round(100 * (after.user + after.system - before.user - before.system) / seconds, 1)
 
 
 async def _opened(http: httpx.AsyncClient, secret: str, count: int) -> list[Conversation]:
@@ -257,7 +272,7 @@ class _Bench:
     flooding: asyncio.Event
     plan: ConnectionsPlan
     closed_s: float | None = None
-    """How long after the last measurement its slow reader was closed."""
+    """How long after the flood began its slow reader was closed; None: not within `CLOSED_WITHIN_S`."""
 
     async def everywhere(self, conversations: Sequence[Conversation]) -> None:
         """One turn in each conversation: from then on each one has an owner among the agents."""
@@ -284,26 +299,28 @@ class _Bench:
         narrow = {} if reads else {"sock": await _narrow(gateway), "max_queue": 1}
         viewer = await _socket(gateway, spare[0], **narrow)
         reading = asyncio.create_task(_read(viewer, Watched())) if reads else None
+        closing: asyncio.Task[float | None] | None = None
         self.flooding.set()
         try:
             for n in range(FLOOD_TURNS):
                 await self._say(spare[0], f"{FLOOD} {name} {n}")
+            closing = None if reads else asyncio.create_task(self._closed_after_s())
             felt = await self.turns(name)
-            self.closed_s = None if reads else await self.closed_within_s()
+            self.closed_s = None if closing is None else await closing
             return felt
         finally:
             self.flooding.clear()
-            if reading is not None:
-                reading.cancel()
+            for task in (reading, closing):
+                if task is not None:
+                    task.cancel()
             viewer.transport.abort()
 
-    async def closed_within_s(self) -> float | None:
-        """How long it takes from now until the gateway has given a reader up; None: longer than `CLOSED_WITHIN_S`."""
+    async def _closed_after_s(self) -> float | None:
         begun = time.perf_counter()
         while not await _metric(self.http, SLOW_CLOSED):
             if time.perf_counter() - begun > CLOSED_WITHIN_S:
                 return None
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(CLOSED_POLL_S)
         return time.perf_counter() - begun
 
     async def _say(self, conversation: Conversation, text: str) -> None:
