@@ -24,6 +24,11 @@ RETRY_STEP_S = 0.5
 _TEMPORARY = frozenset({"rate_limited", "too_many_in_flight", "unavailable"})
 
 
+Tenure = tuple[int, int | None]
+"""Connection, by number, and epoch under which a process holds a run. In the next one, what was sent without an ack may
+be lost, and the gateway says what is stored."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ack:
     """The message is stored: in the conversation's log, for good."""
@@ -78,11 +83,16 @@ class Outbox:
                     run.stop(RunState.FENCED)
         run.check()
 
-    async def frame(self, run: Run, frame: Frame) -> bool:
-        """A frame that gets no ack. False: there is no connection, and it was not sent. Raises `Fenced`."""
+    def tenure(self, run: Run) -> Tenure:
+        """The run's present one."""
+        return self.generation, run.epoch
+
+    async def frame(self, run: Run, frame: Frame, *, within: Tenure | None = None) -> bool:
+        """A frame that gets no ack. False: there is no connection, and it was not sent; nor is one that goes on behind
+        what was sent before, and so holds `within` one tenure of the run only. Raises `Fenced`."""
         await self._link.pace()
         await self.wait_placed(run)
-        if not run.placed.is_set():
+        if not run.placed.is_set() or within not in {None, self.tenure(run)}:
             return False
         return await self._link.send(self._envelope(run, frame))
 

@@ -10,7 +10,7 @@ import asyncio
 from types import TracebackType
 
 from turnlog.errors import TurnlogError
-from turnlog.outbox import Outbox
+from turnlog.outbox import Outbox, Tenure
 from turnlog.resume import Streamed
 from turnlog.run import Run
 from turnlog.wire import Frame, client_id
@@ -121,8 +121,8 @@ class Stream:
     def _is_told(self) -> bool:
         return self._told == len(self._pieces) and self._tenure == self._now()
 
-    def _now(self) -> tuple[int, int | None]:
-        return self._outbox.generation, self._run.epoch
+    def _now(self) -> Tenure:
+        return self._outbox.tenure(self._run)
 
     def _look_at_tenure(self) -> None:
         """In a new tenure, go on behind what is known to be stored, or tell it all again under another id."""
@@ -161,9 +161,8 @@ class Stream:
         if self._id is None:
             suffix = f"s{self._number}" + (f".{self._part}" if self._part else "")
             self._id = client_id(f"{self._run.turn.id}.{self._run.epoch or 1}", suffix)
-        return await self._outbox.frame(
-            self._run, {"type": "genui", "streamId": self._id, "done": done, "chunk": chunk}
-        )
+        frame: Frame = {"type": "genui", "streamId": self._id, "done": done, "chunk": chunk}
+        return await self._outbox.frame(self._run, frame, within=self._tenure)
 
     def _flush_later(self) -> None:
         self._timer = None

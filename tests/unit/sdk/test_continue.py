@@ -12,6 +12,7 @@ import pytest
 from tests.support.scripted_gateway import Json, Peer, ScriptedGateway, scripted_gateway
 from turnlog import Agent, Ask, InvalidRequest, Reply, Resume, Streamed, Turn
 from turnlog.backoff import Backoff
+from turnlog.link import Link
 
 pytestmark = pytest.mark.unit
 
@@ -248,6 +249,45 @@ async def test_after_a_reconnect_it_waits_to_be_told_what_is_stored_and_goes_on_
             if frame["done"]:
                 break
     assert stored + said == "one two three"
+
+
+async def test_a_piece_that_waited_for_its_turn_to_be_sent_is_not_sent_over_the_next_connection(
+    gateway: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on behind what was sent over the old one, which was lost."""
+    waits, go_on, later = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    pace = Link.pace
+
+    async def paced(link: Link) -> None:
+        if waits.is_set():
+            await go_on.wait()
+        await pace(link)
+
+    monkeypatch.setattr(Link, "pace", paced)
+
+    async def answer(turn: Turn, reply: Reply) -> None:
+        async with reply.stream() as stream:
+            await stream.write("one ")
+            waits.set()
+            await stream.write("two ")
+            await later.wait()
+            await stream.write("three")
+
+    async with serving(gateway, answer) as peer:
+        await peer.turn("c1", "count", seq=1)
+        await peer.until("c1", chunk={"type": "text", "content": "one ", "id": 1})
+        await waits.wait()
+        await peer.close(1011)
+        again = await gateway.welcomed(**ABLE)
+        waits.clear()
+        await again.say("c1", {"type": "adopted", "run": "c1/1/agents", "runEpoch": 3, "resume": resume()})
+        assert await again.inner("c1") == status("started", epoch=3)
+        go_on.set()
+        later.set()
+        said = ""
+        while not (frame := (await again.receive())["frame"]).get("done"):
+            said += frame.get("chunk", {}).get("content", "")
+    assert said == "one two three"
 
 
 async def test_a_run_of_which_the_gateway_says_nothing_after_a_reconnect_is_given_up_and_nothing_of_it_is_sent(
