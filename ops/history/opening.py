@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
+from ops.history.joined import JoinedHistory
 from ops.history.live import live_history
+from ops.history.place import WAY_OUT, place_at
 from ops.history.port import History, HistoryUnavailable
 from streams.settings import Settings
+
+if TYPE_CHECKING:
+    from ops.archive.history import ArchiveHistory
 
 
 @asynccontextmanager
@@ -20,9 +26,22 @@ async def open_history(
     it ends. `offline`: that archive alone; Kafka is not asked, and `settings` may be None. Raises
     `HistoryUnavailable`, and what the clients of Kafka raise.
     """
-    if archive is not None or offline:
-        raise HistoryUnavailable("there are no archives yet")
+    if offline and archive is None:
+        raise HistoryUnavailable("without Kafka (--offline) a history needs an archive (--archive URL)")
+    archived = None if archive is None else await archive_at(archive)
+    if offline and archived is not None:
+        yield archived
+        return
     if settings is None:
-        raise HistoryUnavailable("a history needs Kafka (settings), or an archive")
-    async with live_history(settings) as history:
-        yield history
+        raise HistoryUnavailable("a history needs Kafka (TURNLOG_KAFKA), or an archive alone (--archive URL --offline)")
+    async with live_history(settings) as live:
+        yield live if archived is None else JoinedHistory(archived, live)
+
+
+async def archive_at(address: str) -> ArchiveHistory:
+    """The history of the archive there. Raises `HistoryUnavailable`."""
+    try:
+        from ops.archive.history import open_archive  # noqa: PLC0415 -- of the extra `data`
+    except ImportError as error:
+        raise HistoryUnavailable(f"an archive needs pyarrow: {WAY_OUT}") from error
+    return await open_archive(place_at(address))

@@ -49,6 +49,9 @@ class Place(Protocol):
     def size(self, name: str) -> int | None:
         """Bytes of an object; None: it is not there."""
 
+    def sizes(self, names: Sequence[str]) -> Mapping[str, int]:
+        """Bytes of those of these objects that are there."""
+
     def fetched(self, name: str) -> Any:
         """A context in which the object is a file on this machine: its `Path`."""
 
@@ -113,6 +116,10 @@ class Folder:
         """See `Place`."""
         path = self._root / name
         return path.stat().st_size if path.is_file() else None
+
+    def sizes(self, names: Sequence[str]) -> Mapping[str, int]:
+        """See `Place`."""
+        return {name: size for name in names if (size := self.size(name)) is not None}
 
     @contextmanager
     def fetched(self, name: str) -> Iterator[Path]:
@@ -213,6 +220,17 @@ class Remote:
             return int(self._fs.info(self._path(name))["size"])
         except FileNotFoundError:
             return None
+
+    def sizes(self, names: Sequence[str]) -> Mapping[str, int]:
+        """See `Place`. One listing of each folder that the names are in."""
+        self._fs.invalidate_cache()
+        start = len(self._fs._strip_protocol(self._base)) + 1
+        found = {
+            str(path)[start:]: int(about["size"])
+            for folder in {name.rsplit("/", 1)[0] for name in names}
+            for path, about in self._fs.find(self._path(folder), detail=True).items()
+        }
+        return {name: found[name] for name in names if name in found}
 
     @contextmanager
     def fetched(self, name: str) -> Iterator[Path]:
