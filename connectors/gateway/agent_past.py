@@ -25,6 +25,9 @@ log = structlog.get_logger(__name__)
 LOAD_RETRY_MS = 1_000
 # A turn of a run that came to an agent is looked for until it is found: the run is open until then.
 FETCH_RETRY_S = 0.5
+# Replays that one connection reads at the same time, and conversations of it that wait for theirs.
+REPLAYS_AT_ONCE = 8
+REPLAYS_WAITING_MAX = limits.MAX_CONVERSATIONS
 
 
 class AgentPast:
@@ -33,6 +36,10 @@ class AgentPast:
     def __init__(self, gateway: Gateway, agent: AgentConnection) -> None:
         self._gateway = gateway
         self._agent = agent
+        self._wanted: dict[str, LoadFor] = {}
+        """By conversation, the replay that waits; it was asked for in this order."""
+        self._replaying: set[str] = set()
+        self._readers = 0
 
     async def fetch(self, wanted: FetchTurn) -> None:
         """Give it the turn of a run that came here, with what was answered so far where it goes on."""
@@ -85,8 +92,41 @@ class AgentPast:
             await self._agent.until_drained()
         return rest
 
-    async def load(self, wanted: LoadFor) -> None:
-        """Replay a conversation to it from where it says that it is."""
+    def want(self, wanted: LoadFor) -> bool:
+        """A replay is asked for; whether another `load_wanted` is to be run. What a conversation asks again while its
+        replay waits, or is read, it gets once, behind that: the later word of where it is counts."""
+        if wanted.conversation_id not in self._wanted and len(self._wanted) >= REPLAYS_WAITING_MAX:
+            busy = ProtocolError(
+                "too_many_in_flight",
+                f"{REPLAYS_WAITING_MAX} conversations wait for their replay",
+                retry_after_ms=LOAD_RETRY_MS,
+            )
+            self._agent.perform(self._agent.session.load_failed(wanted.conversation_id, busy, wall_ms()))
+            return False
+        self._wanted[wanted.conversation_id] = wanted
+        if self._readers >= REPLAYS_AT_ONCE or wanted.conversation_id in self._replaying:
+            return False
+        self._readers += 1
+        return True
+
+    async def load_wanted(self) -> None:
+        """Replay what waits, one conversation after the other, until nothing does."""
+        try:
+            while (wanted := self._next_wanted()) is not None:
+                self._replaying.add(wanted.conversation_id)
+                try:
+                    await self._load(wanted)
+                finally:
+                    self._replaying.discard(wanted.conversation_id)
+        finally:
+            self._readers -= 1
+
+    def _next_wanted(self) -> LoadFor | None:
+        """One that is not being replayed: whoever does that takes it next."""
+        found = next((each for each in self._wanted if each not in self._replaying), None)
+        return None if found is None else self._wanted.pop(found)
+
+    async def _load(self, wanted: LoadFor) -> None:
         try:
             await self._replay(wanted)
         except ProtocolError as error:

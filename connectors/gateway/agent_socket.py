@@ -114,6 +114,9 @@ class AgentConnection(Connection):
             self._gateway.live.announce(self._speaker(), action.conversation_id, action.signal, self)
         elif isinstance(action, Follow):
             self._follow(action)
+        elif isinstance(action, LoadFor):
+            if self._past.want(action):
+                self._spawn(self._past.load_wanted)
         elif isinstance(action, Unfollow):
             self._followed.pop(action.conversation_id, None)
             self._gateway.hub.unfollow(action.conversation_id, self)
@@ -140,8 +143,6 @@ class AgentConnection(Connection):
                 await self._past.fetch(action)
             case FetchRun():
                 await self._past.adopted(action)
-            case LoadFor():
-                await self._past.load(action)
             case RefuseGiven():
                 await self._refuse_run(action)
             case _:

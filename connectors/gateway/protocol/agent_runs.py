@@ -10,7 +10,7 @@ import msgspec
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.actions import Action, FetchRun, FetchTurn, Follow, RefuseGiven, Unfollow
 from connectors.gateway.protocol.delivery import Delivery, Held
-from connectors.gateway.protocol.errors import refusal
+from connectors.gateway.protocol.errors import ProtocolError, refusal
 from connectors.gateway.protocol.render import encode, person_frame, raw, resume_frame, turn_of
 from connectors.gateway.protocol.resume import Resume
 from connectors.gateway.protocol.session import Session, State
@@ -47,6 +47,7 @@ class AgentRuns(Session):
             self._tell,
             followed=lambda conversation_id: self._ask(Follow((conversation_id,), ask=True)),
             forgotten=lambda conversation_id: self._ask(Unfollow(conversation_id)),
+            overfull=self._too_far_behind,
         )
         self._unsaid: list[bytes] = []
         """Enveloped frames that come behind the welcome."""
@@ -63,6 +64,10 @@ class AgentRuns(Session):
     def holds_run_in(self, conversation_id: str) -> bool:
         """Whether it holds a run of this conversation."""
         return self._delivery.holds_run_in(conversation_id)
+
+    def _too_far_behind(self) -> None:
+        """Turns of its runs cannot be read, and people go on: its runs are better off elsewhere."""
+        self._end_with(ProtocolError("unavailable", "turns cannot be read for too long; connect again"))
 
     # --------------------------------------------------------------------------------------------------- inputs
     def run_given(self, run_id: str, run_epoch: int, entry: Entry, now: int) -> list[Action]:

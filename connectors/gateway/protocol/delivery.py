@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from connectors.gateway.protocol.actions import FetchTurn
-from connectors.gateway.protocol.limits import MAX_CONVERSATIONS
+from connectors.gateway.protocol.limits import HELD_BYTES, MAX_CONVERSATIONS
 from connectors.gateway.protocol.render import encode, given_turn, turn_of
 from connectors.gateway.protocol.resume import Resume
 from streams.core.events import Entry
@@ -20,6 +20,8 @@ from streams.core.events import Entry
 # Conversations that a connection follows, and whose highest written seq is remembered; beyond, the least recently
 # active one without a run is forgotten.
 REMEMBERED_MAX = MAX_CONVERSATIONS
+# What was said of runs whose turns cannot be read for so long; people may go on speaking meanwhile.
+SAID_BYTES_MAX = HELD_BYTES
 
 
 class Held(msgspec.Struct):
@@ -67,7 +69,8 @@ class _Memory(msgspec.Struct):
 
 
 class Delivery:
-    """One member's. `write` takes a conversation's frame; `followed` and `forgotten` are told of conversations."""
+    """One member's. `write` takes a conversation's frame; `followed` and `forgotten` are told of conversations;
+    `overfull` is called when more waits behind turns that are being fetched than is kept."""
 
     def __init__(
         self,
@@ -75,10 +78,13 @@ class Delivery:
         *,
         followed: Callable[[str], None] = lambda _: None,
         forgotten: Callable[[str], None] = lambda _: None,
+        overfull: Callable[[], None] = lambda: None,
     ) -> None:
         self._write = write
         self._followed = followed
         self._forgotten = forgotten
+        self._overfull = overfull
+        self._said_bytes = 0
         self._runs: dict[str, Held] = {}
         self._memory: OrderedDict[str, _Memory] = OrderedDict()
         self._forgot = False
@@ -156,6 +162,9 @@ class Delivery:
         memory = self._remember(conversation_id)
         if any(waiting.run_id == run_id for waiting in memory.waiting):
             memory.waiting.append(_Waiting(run_id, run_epoch, 0, None, fresh=False, said=frame))
+            self._said_bytes += len(frame)
+            if self._said_bytes > SAID_BYTES_MAX:
+                self._overfull()
         else:
             self._write(conversation_id, frame)
 
@@ -190,6 +199,7 @@ class Delivery:
 
     def _give(self, memory: _Memory, turn: _Waiting) -> None:
         held = self._runs.get(turn.run_id)
+        self._said_bytes -= len(turn.said or b"")
         if held is not None and turn.said is not None and held.run_epoch == turn.run_epoch:
             self._write(held.conversation_id, turn.said)
         if held is None or turn.entry is None:
