@@ -39,6 +39,8 @@ FLOOD_BYTES: Final = 16_384
 """At 100 messages a second, a reader that takes none has 16 MiB waiting after 10 s: as much as is kept for it."""
 FLOOD_MESSAGES: Final = 1_000
 """Of one run, which may have 1,024."""
+FLOOD_AT_ONCE: Final = 20
+"""Messages that are not acknowledged yet: one by one, a flood would be as slow as the machine's round trips."""
 FLOOD_TURNS: Final = 8
 CLOSED_WITHIN_S: Final = 60.0
 CLOSED_POLL_S: Final = 0.5
@@ -189,9 +191,9 @@ async def _agents(gateway: str, secret: str, count: int, flooding: asyncio.Event
 
     async def answer(turn: Turn, reply: Reply) -> None:
         if (turn.text or "").startswith(FLOOD):
-            for _ in range(FLOOD_MESSAGES):
+            for _ in range(FLOOD_MESSAGES // FLOOD_AT_ONCE):
                 if flooding.is_set():
-                    await reply.text("x" * FLOOD_BYTES)
+                    await asyncio.gather(*(reply.text("x" * FLOOD_BYTES) for _ in range(FLOOD_AT_ONCE)))
         else:
             await reply.text(f"answer to {turn.text}")
 
