@@ -126,6 +126,14 @@ class Place:
         """Where agents and viewers write down what they see."""
         return self.data / "seen"
 
+    @property
+    def how_cut(self) -> str:
+        """How connections of one process are cut here, for people."""
+        if self.no_networks is not None:
+            return f"a proxy holds what is sent ({self.no_networks})"
+        own = "the kernel drops packets of the process's own network namespace"
+        return f"{own}, or a proxy holds what is sent, by turns"
+
     def secret(self, kind: str) -> str:
         """Login secret of the channel of this kind."""
         return next(channel.secret for channel in self.channels if channel.kind == kind)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,6 +14,7 @@ import httpx
 
 from ops.chaos.notes import Notebook
 from ops.chaos.people import Person
+from ops.chaos.standstill import Standstill
 from ops.chaos.viewers import By, Viewer
 
 LINES: Final = 20
@@ -35,29 +35,35 @@ def slow_viewer(person: Person, urls: Sequence[str], notebook: Notebook) -> View
 
 
 async def slow_reader_delays_nobody(
-    http: httpx.AsyncClient, person: Person, slow: Viewer, others: Sequence[Viewer], problems: list[str]
+    http: httpx.AsyncClient,
+    person: Person,
+    slow: Viewer,
+    others: Sequence[Viewer],
+    *,
+    problems: list[str],
+    standstill: Standstill,
 ) -> float:
     """Let `person` talk while `slow` reads nothing; then let it read the rest. Returns the longest that one of `others`
-    waited for an answer, in seconds; what is wrong goes to `problems`."""
+    waited for an answer, in seconds; what is wrong goes to `problems`. What `standstill` measures does not count."""
     looking = asyncio.create_task(slow.look())
     slowest_s = 0.0
     try:
-        if not await _up_to(slow, others[0].last):
+        if not await _up_to(slow, others[0].last, standstill):
             problems.append("liveness: a new viewer did not see what there was before")
         slow.stop_reading()
         for _ in range(LINES):
-            began = time.monotonic()
+            began = standstill.now()
             line = await person.say(http, padding=LINE_BYTES)
-            heard = await asyncio.gather(*(viewer.heard(line.text, HEARD_WITHIN_S) for viewer in others))
-            slowest_s = max(slowest_s, time.monotonic() - began)
-            if not all(heard):
+            heard = await _heard(others, line.text, standstill)
+            slowest_s = max(slowest_s, standstill.ran_s(began))
+            if not heard:
                 problems.append(
                     f"liveness: while a viewer reads nothing, another one waits for {line.key}'s answer for more than "
                     f"{HEARD_WITHIN_S:g} s"
                 )
                 break
         slow.go_on()
-        if not await _up_to(slow, others[0].last):
+        if not await _up_to(slow, others[0].last, standstill):
             problems.append(f"liveness: a viewer that reads again saw {slow.last} of {others[0].last}")
     finally:
         looking.cancel()
@@ -65,9 +71,19 @@ async def slow_reader_delays_nobody(
     return slowest_s
 
 
-async def _up_to(viewer: Viewer, seq: int) -> bool:
+async def _heard(viewers: Sequence[Viewer], text: str, standstill: Standstill) -> bool:
+    """Whether all of them saw the answer to `text` in time."""
     try:
-        async with asyncio.timeout(CAUGHT_UP_S):
+        async with standstill.within(HEARD_WITHIN_S):
+            await asyncio.gather(*(viewer.hears(text) for viewer in viewers))
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _up_to(viewer: Viewer, seq: int, standstill: Standstill) -> bool:
+    try:
+        async with standstill.within(CAUGHT_UP_S):
             while viewer.last < seq:  # noqa: ASYNC110 -- looked at a few times, once a run
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:

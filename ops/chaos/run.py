@@ -11,7 +11,6 @@ import random
 import shlex
 import shutil
 import tempfile
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -34,6 +33,7 @@ from ops.chaos.place import GATEWAYS, PARTITIONS, TTL_MS, Notify, Place, opened
 from ops.chaos.processes import AGAIN_MOST_S
 from ops.chaos.promises import fences_a_minute, log_problems
 from ops.chaos.schedule import TTL_S, Fault, Nemesis, schedule
+from ops.chaos.standstill import Standstill, measured
 from ops.chaos.viewers import By, Viewer
 from ops.chaos.writers import writer_problems
 from ops.journal import entries_of
@@ -48,7 +48,7 @@ LIVENESS_S: Final = round(AGAIN_MOST_S + RESTART_S + 2 * TTL_S + BACKOFF_MOST_S 
 """Once the last fault is undone, every turn is answered or ended so soon, and every viewer has seen it: processes are
 tried again (8 s) and back (a busy machine's 10 s), a zombie's lease ends and its successor's backoff (6.4 s) ends, each
 TTL starts anew after the claim, an adopted run that nobody has is given again (5 s), and a person's or an agent's own
-patience with a request that was lost is over (30 s at most)."""
+patience with a request that was lost is over (30 s at most). Times in which the machine stood still do not count."""
 LOOK_S: Final = 1.0
 SHOWN_MOST: Final = 40
 
@@ -99,6 +99,12 @@ class Report:
     settled_s: float | None = None
     probe_s: float | None = None
     """The longest that anybody waited for an answer while a viewer read nothing."""
+    stood_s: float = 0.0
+    """So long the machine, or this process, stood still: limits of liveness do not count it."""
+    stood_longest_s: float = 0.0
+    """The longest time of those."""
+    load: float = 0.0
+    """The highest load average of a minute."""
     cuts: str = ""
     """How cuts were made."""
     data: Path | None = None
@@ -123,6 +129,9 @@ class Report:
             "ended_unasked": self.unasked,
             "settled_s": self.settled_s,
             "slow_reader_probe_s": self.probe_s,
+            "stood_still_s": self.stood_s,
+            "stood_still_longest_s": self.stood_longest_s,
+            "load_most": self.load,
             "cuts": self.cuts,
             "violations": self.violations[:SHOWN_MOST],
             "violations_total": len(self.violations),
@@ -152,12 +161,23 @@ class Crowd:
 async def run(plan: Plan, notify: Notify) -> Report:
     """Run it. `notify` gets a line for each thing that happens. Raises what the start of a stack raises."""
     data = plan.data or Path(tempfile.mkdtemp(prefix="turnlog-chaos-"))
-    clock = _Clock(notify)
+    async with measured() as standstill:
+        report = await _run(plan, data, _Clock(notify, standstill))
+        report.stood_s = round(standstill.stood_s(0.0), 1)
+        report.stood_longest_s = round(standstill.longest_s(), 1)
+        report.load = round(standstill.load, 1)
+    if report.ok and plan.data is None:
+        await asyncio.to_thread(shutil.rmtree, data)
+        report.data = None
+    return report
+
+
+async def _run(plan: Plan, data: Path, clock: _Clock) -> Report:
     clock.say(f"seed {plan.seed}: {len(plan.faults)} faults within {plan.minutes:g} min; again: {plan.command}")
     report = Report(plan, data=data)
     small_disk = any(fault.nemesis is Nemesis.DISK_FULL for fault in plan.faults)
     async with _said_where(data, clock), opened(data, clock.say, plan.for_workers, small_disk=small_disk) as place:
-        report.cuts = how_cut(place)
+        report.cuts = place.how_cut
         clock.say(f"cuts: {report.cuts}")
         async with _crowd(place, plan.seed) as crowd:
             nemeses = Nemeses(place, Backups(place.settings.postgres), crowd.viewers, plan.seed)
@@ -166,37 +186,26 @@ async def run(plan: Plan, notify: Notify) -> Report:
             await _settled(place, crowd, report, clock)
             if report.ok:
                 clock.say("a viewer stops reading; the others must not notice")
-                await _probed(place, crowd, report)
+                await _probed(place, crowd, report, clock.standstill)
             report.unmet = nemeses.unmet
             clock.say("the audit reads everything again")
             await _proof(place, crowd, nemeses, report)
         report.database = place.database.data
         _count(place, crowd, report)
     clock.say("clean" if report.ok else f"{len(report.violations)} violations")
-    if report.ok and plan.data is None:
-        await asyncio.to_thread(shutil.rmtree, data)
-        report.data = None
     return report
-
-
-def how_cut(place: Place) -> str:
-    """How connections of one process are cut here, for people."""
-    if place.no_networks is None:
-        return (
-            "the kernel drops packets of the process's own network namespace, or a proxy holds what is sent, by turns"
-        )
-    return f"a proxy holds what is sent ({place.no_networks})"
 
 
 class _Clock:
     """Lines for people, each with the seconds since the start in front."""
 
-    def __init__(self, notify: Notify) -> None:
+    def __init__(self, notify: Notify, standstill: Standstill) -> None:
         self._notify = notify
-        self._began = time.monotonic()
+        self._began = standstill.now()
+        self.standstill = standstill
 
     def say(self, line: str) -> None:
-        self._notify(f"{time.monotonic() - self._began:7.1f} s  {line}")
+        self._notify(f"{self.standstill.now() - self._began:7.1f} s  {line}")
 
 
 @asynccontextmanager
@@ -264,11 +273,12 @@ async def _faults(plan: Plan, nemeses: Nemeses, report: Report, clock: _Clock) -
 async def _settled(place: Place, crowd: Crowd, report: Report, clock: _Clock) -> None:
     """Every fault is undone: wait until all is answered and seen. What is not in time is a violation of liveness."""
     crowd.stop.set()
-    began = time.monotonic()
+    standstill = clock.standstill
+    began = standstill.now()
     clock.say(f"all faults are over; every turn must be answered and seen within {LIVENESS_S} s")
     left = ["nobody looked yet"]
     try:
-        async with asyncio.timeout(LIVENESS_S):
+        async with standstill.within(LIVENESS_S):
             await asyncio.gather(*(process.ready.wait() for process in place.processes() if process.wanted))
             await asyncio.gather(*crowd.talking)
             while left := await _unsettled(place, crowd):  # noqa: ASYNC110 -- others' state: it has to be asked for
@@ -277,11 +287,11 @@ async def _settled(place: Place, crowd: Crowd, report: Report, clock: _Clock) ->
         down = [process.name for process in place.processes() if process.wanted and not process.ready.is_set()]
         silent = [p.name for p, task in zip(crowd.people, crowd.talking, strict=True) if not task.done()]
         report.violations.append(
-            f"liveness: {LIVENESS_S} s after the last fault: {'; '.join(left[:10])}; processes not ready: {down}; "
-            f"people whose line is not taken: {silent}"
+            f"liveness: {LIVENESS_S} s after the last fault, and {standstill.stood_s(began):.1f} s of standstill: "
+            f"{'; '.join(left[:10])}; processes not ready: {down}; people whose line is not taken: {silent}"
         )
     else:
-        report.settled_s = round(time.monotonic() - began, 1)
+        report.settled_s = round(standstill.ran_s(began), 1)
         clock.say(f"settled after {report.settled_s} s")
 
 
@@ -308,12 +318,15 @@ async def _journal(place: Place) -> dict[int, list[Entry]]:
     }
 
 
-async def _probed(place: Place, crowd: Crowd, report: Report) -> None:
+async def _probed(place: Place, crowd: Crowd, report: Report, standstill: Standstill) -> None:
     person, http, notebook = crowd.people[0], crowd.http, crowd.notebook
     if http is None or notebook is None:
         raise RuntimeError("nobody is there to be asked")
     slow, others = probe.slow_viewer(person, place.urls, notebook), crowd.of(person)
-    report.probe_s = round(await probe.slow_reader_delays_nobody(http, person, slow, others, report.violations), 3)
+    waited_s = await probe.slow_reader_delays_nobody(
+        http, person, slow, others, problems=report.violations, standstill=standstill
+    )
+    report.probe_s = round(waited_s, 3)
     crowd.viewers.append(slow)
 
 

@@ -85,12 +85,16 @@ class Viewer:
         """Whether the answer to `text` was seen whole in time."""
         try:
             async with asyncio.timeout(within_s):
-                while answer_to(text) not in self._heard:
-                    self._news.clear()
-                    await self._news.wait()
+                await self.hears(text)
         except TimeoutError:
             return False
         return True
+
+    async def hears(self, text: str) -> None:
+        """Until the answer to `text` was seen whole."""
+        while answer_to(text) not in self._heard:
+            self._news.clear()
+            await self._news.wait()
 
     async def look(self) -> None:
         """For ever, over as many connections as it takes."""

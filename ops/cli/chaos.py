@@ -97,6 +97,11 @@ def told(report: Report) -> str:
         counts,
     ]
     lines.append(f"cuts: {report.cuts}")
+    if report.stood_s:
+        lines.append(
+            f"the machine, or this process, stood still for {report.stood_s} s, at most {report.stood_longest_s} s at "
+            f"once, with a load average of up to {report.load}: limits of liveness do not count that"
+        )
     if report.unmet:
         lines.append(f"not done, as their moment did not come: {', '.join(report.unmet)}")
     lines += [f"{name} ended by itself: {', '.join(ends)}" for name, ends in report.unasked.items()]
