@@ -1,4 +1,7 @@
-"""A small disk of its own for the servers' data, which can be filled: a tmpfs, where this process may mount one."""
+"""A small disk of its own for the servers' data, which can be filled: a tmpfs, where this process may mount one.
+
+It lies in memory, so it must not outlive a process that is killed: a shell waits for the end of that one's pipe.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from typing import IO, Final
 SIZE_MB: Final = 1024
 """Kafka and PostgreSQL use some 200 MB in a run of ten minutes."""
 BALLAST: Final = "ballast"
+OUTLIVED: Final = 'cat; if command -v mountpoint >/dev/null && mountpoint -q "$1"; then umount --lazy "$1"; fi'
+"""Of the shell: `cat` ends when the process at the other end of its pipe does, in whatever way."""
 MEGABYTE, PAGE = 1 << 20, 1 << 12
 
 
@@ -49,13 +54,24 @@ def _written(file: IO[bytes], data: bytes) -> bool:
 async def mounted(folder: Path) -> AsyncIterator[SmallDisk | None]:
     """A small disk on the new folder `folder` for as long as the block runs; None where that needs rights that this
     process does not have. What it held stays in the folder."""
-    if not await asyncio.to_thread(_mount, folder):
-        yield None
-        return
+    guard = await asyncio.to_thread(_guard, folder)
     try:
-        yield SmallDisk(folder)
+        if not await asyncio.to_thread(_mount, folder):
+            yield None
+            return
+        try:
+            yield SmallDisk(folder)
+        finally:
+            await asyncio.to_thread(_move_off, folder)
     finally:
-        await asyncio.to_thread(_move_off, folder)
+        await asyncio.to_thread(guard.communicate)
+
+
+def _guard(folder: Path) -> subprocess.Popen[bytes]:
+    """Takes the disk off when this process is gone, if it is there then."""
+    return subprocess.Popen(
+        ["sh", "-c", OUTLIVED, "sh", str(folder)], stdin=subprocess.PIPE, cwd="/", start_new_session=True
+    )
 
 
 def _mount(folder: Path) -> bool:
