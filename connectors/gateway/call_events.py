@@ -11,7 +11,7 @@ import msgspec
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from connectors.gateway.authorization import Caller
-from connectors.gateway.calls import Call
+from connectors.gateway.call_state import Call
 from connectors.gateway.clock import wall_ms
 from connectors.gateway.middleware import Middleware
 from connectors.gateway.ports import Stored, Unavailable

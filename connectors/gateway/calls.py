@@ -7,15 +7,11 @@ along the call, also those that were superseded, so that a reader's place stays 
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from enum import StrEnum
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
-import msgspec
-
+from connectors.gateway.call_state import Call, call_of
 from connectors.gateway.ports import Position, Stored, StoredCall, Unavailable
 from streams.core.events import (
     Entry,
@@ -26,7 +22,6 @@ from streams.core.events import (
     RunMoved,
     RunOpened,
     RunStarted,
-    RunStatus,
     TurnCommitted,
 )
 from streams.core.ids import run_id
@@ -36,72 +31,6 @@ KEPT_MAX = 5_000
 
 FRAMES_KEPT_MAX = 500_000
 """Frames that the calls in memory may have counted together: 18 MB, each a number of 28 bytes and its place."""
-
-
-class CallState(StrEnum):
-    """What readers of a record are told; see `Call.state` for what each means."""
-
-    ACCEPTED = "ACCEPTED"
-    RUNNING = "RUNNING"
-    CANCELLING = "CANCELLING"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-    TIMED_OUT = "TIMED_OUT"
-    OWNER_GONE = "OWNER_GONE"
-
-
-ENDED_STATES = {
-    RunStatus.ANSWERED: CallState.SUCCEEDED,
-    RunStatus.FAILED: CallState.FAILED,
-    RunStatus.CANCELLED: CallState.CANCELLED,
-    RunStatus.TIMED_OUT: CallState.TIMED_OUT,
-    RunStatus.OWNER_GONE: CallState.OWNER_GONE,
-}
-
-
-class Call(msgspec.Struct, kw_only=True):
-    """One invocation. Times: the broker's, ms since the epoch. `agent`: its group."""
-
-    thread: str
-    id: str
-    run_id: str
-    turn_seq: int
-    agent: str
-    created_at: int
-    member: str | None = None
-    run_epoch: int = 1
-    started_at: int | None = None
-    ended_at: int | None = None
-    cancelling: bool = False
-    status: RunStatus | None = None
-    reason: str = ""
-    detail: str = ""
-    frames: list[int] = msgspec.field(default_factory=list)
-    """The seq of its nth frame."""
-    output: dict[str, Any] | None = None
-    """Once it was made, of a call that has ended."""
-    waiting: set[asyncio.Event] = msgspec.field(default_factory=set)
-
-    @property
-    def state(self) -> CallState:
-        """ACCEPTED: its run waits in line, or was given and has not begun. RUNNING: it has. CANCELLING: it was told to
-        stop. Then how it ended."""
-        if self.status is not None:
-            return ENDED_STATES[self.status]
-        if self.cancelling:
-            return CallState.CANCELLING
-        return CallState.ACCEPTED if self.started_at is None else CallState.RUNNING
-
-    @contextmanager
-    def news(self) -> Iterator[asyncio.Event]:
-        """An event that is set with each change, for as long as this lasts."""
-        event = asyncio.Event()
-        self.waiting.add(event)
-        try:
-            yield event
-        finally:
-            self.waiting.discard(event)
 
 
 class CallRows(Protocol):
@@ -197,7 +126,7 @@ class Calls:
             row = await self._rows.call(thread, invocation)
             if row is None:
                 return None
-            call = _stored(thread, row)
+            call = call_of(thread, row)
             async for page in self._past.stored_of_run(thread, call.run_id, call.turn_seq):
                 for stored in page:
                     call.frames.append(stored.entry.event.seq)
@@ -258,25 +187,6 @@ def _begun(entry: Entry, event: TurnCommitted) -> Call:
         agent=invocation.group,
         created_at=entry.timestamp,
         member=given.member if given is not None else None,
-    )
-
-
-def _stored(thread: str, row: StoredCall) -> Call:
-    return Call(
-        thread=thread,
-        id=row.id,
-        run_id=row.run_id,
-        turn_seq=row.turn_seq,
-        agent=row.group,
-        created_at=row.opened_at,
-        member=row.member,
-        run_epoch=row.run_epoch,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        cancelling=row.cancelling,
-        status=None if row.status in {"open", "queued"} else RunStatus(row.status),
-        reason=row.reason or "",
-        detail=row.detail or "",
     )
 
 

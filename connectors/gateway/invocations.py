@@ -19,14 +19,14 @@ from connectors.gateway import http
 from connectors.gateway.auth import LEEWAY_S
 from connectors.gateway.authorization import Caller
 from connectors.gateway.call_events import CallStream, output_of, page_of
-from connectors.gateway.calls import Call, CallState
+from connectors.gateway.call_state import Call, error_of
 from connectors.gateway.clock import wall_ms
 from connectors.gateway.http import json_body, json_response, optional
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import MAX_ID, check_text, json_text
 from connectors.gateway.protocol.render import iso
 from connectors.gateway.protocol.session import Claims, Scope
-from streams.core.events import Invocation, RunStatus, Turn
+from streams.core.events import Invocation, Turn
 from streams.core.ids import channel_of_group, invocation_message_id
 from streams.core.invocations import DEADLINE_MAX_MS
 from streams.core.routing import AGENT_KIND, ENQUEUE, INTERRUPT, REJECT
@@ -44,20 +44,6 @@ PAGE_DEFAULT, PAGE_MAX = 100, 500
 INPUT_MAX_BYTES = 256 * 1024
 ID_MAX = 200
 POLICIES = (REJECT, ENQUEUE, INTERRUPT)
-
-# Why a run ended, as callers are told; anything else that is no success is `AGENT_ERROR`.
-ERRORS = {
-    "deadline": ("DEADLINE_EXCEEDED", "its deadline passed"),
-    "watchdog": ("IDLE_TIMEOUT", "nothing came of it for too long"),
-    "not_begun": ("IDLE_TIMEOUT", "its agent did not begin in time"),
-    "interrupt_expired": ("IDLE_TIMEOUT", "nobody answered its question in time"),
-    "agent_busy": ("AGENT_BUSY", "every member of the group has as many runs as it may"),
-    "agent_unavailable": ("AGENT_UNAVAILABLE", "its group has no member that takes calls"),
-    "no_member": ("AGENT_UNAVAILABLE", "no member of its group came in time"),
-    "owner_gone": ("OWNER_GONE", "its agent's process is gone; it is not executed again"),
-    "released": ("OWNER_GONE", "its agent's process is gone, and an operator released it"),
-    "too_many_events": ("TOO_MANY_EVENTS", "it said more than a run may"),
-}
 
 
 def routes(gateway: Gateway) -> list[Route]:
@@ -302,21 +288,12 @@ async def record(gateway: Gateway, call: Call) -> dict[str, Any]:
         "member": call.member,
         "runEpoch": call.run_epoch,
         "output": output,
-        "error": _error(call),
+        "error": error_of(call),
         "createdAt": iso(call.created_at),
         "startedAt": None if call.started_at is None else iso(call.started_at),
         "endedAt": None if call.ended_at is None else iso(call.ended_at),
         "events": len(call.frames),
     }
-
-
-def _error(call: Call) -> dict[str, str] | None:
-    if call.status is None or call.status is RunStatus.ANSWERED:
-        return None
-    if call.state is CallState.CANCELLED:
-        return {"code": "CANCELLED", "message": call.detail or call.reason}
-    code, message = ERRORS.get(call.reason, ("AGENT_ERROR", "its agent failed"))
-    return {"code": code, "message": f"{message}: {call.detail}" if call.detail else message}
 
 
 # ------------------------------------------------------------------------------------------------------------ input
