@@ -1,7 +1,8 @@
 """Whether the schemas may be released: every version that ever wrote a record, and the current one, read one another.
 
     python -m schemas.check             exit 0, or 1 with every rule that is broken
-    python -m schemas.check --accept    take the current schemas into the history as the next version
+    python -m schemas.check --accept    take the current schemas into the history as the next version, and
+                                        rewrite the classes of `turnlog.data` that are made from them
 
 Compatibility is not argued from the definitions but tried: each version's golden records, bytes that were committed
 when the version was, are read by every other version, older and newer (FULL_TRANSITIVE). Only the branches of an
@@ -25,7 +26,7 @@ from fastavro import schemaless_reader
 from fastavro.read import SchemaResolutionError
 
 import schemas
-from schemas import NAMES, NAMESPACE, Schema
+from schemas import NAMES, NAMESPACE, Schema, dataclasses
 from schemas.definitions import contract, defaults, envelope_branches, record_branches, records, type_names
 from schemas.golden import Golden, encoded, golden_records
 
@@ -225,6 +226,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     if given.accept:
         for version in accept():
             sys.stdout.write(f"added {version}\n")
+        dataclasses.main([str(dataclasses.TARGET)])
     found = problems()
     for problem in found:
         sys.stderr.write(f"{problem}\n")

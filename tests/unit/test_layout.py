@@ -43,7 +43,8 @@ def declared(*extras: str) -> set[str]:
 def imported(package: str) -> dict[str, str]:
     """The top-level modules that a package imports from elsewhere, each with a file that does."""
     found: dict[str, str] = {}
-    for path in sorted((ROOT / package).rglob("*.py")):
+    top = ROOT / package
+    for path in sorted(top.rglob("*.py")) if top.is_dir() else [top]:
         for node in ast.walk(ast.parse(path.read_text())):
             names: list[str] = []
             if isinstance(node, ast.Import):
@@ -68,7 +69,7 @@ def test_importing_the_sdk_loads_nothing_of_the_server() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_what_a_package_imports_is_declared_and_not_there_by_chance(package: str) -> None:
-    allowed = declared("langchain") if package == "turnlog" else declared("server")
+    allowed = declared("langchain", "data", "faust") if package == "turnlog" else declared("server", "data")
     providers = importlib.metadata.packages_distributions()
     undeclared = {
         module: path
@@ -87,6 +88,19 @@ def test_only_the_module_of_an_extra_imports_it() -> None:
         if {normalized(name) for name in providers.get(module, [])} & extra
     }
     assert users == {"turnlog/langchain.py"}
+
+
+def test_the_agents_part_of_the_sdk_imports_nothing_of_the_extra_data() -> None:
+    extra = declared("data") - declared()
+    providers = importlib.metadata.packages_distributions()
+    users = {
+        path
+        for path in (ROOT / "turnlog").rglob("*.py")
+        if "data" not in path.relative_to(ROOT / "turnlog").parts
+        for module in imported(str(path.relative_to(ROOT)))
+        if {normalized(name) for name in providers.get(module, [])} & extra
+    }
+    assert users == set()
 
 
 @pytest.mark.parametrize("package", PACKAGES)
