@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from ops.history.place import Place
-from ops.history.port import HistoryUnavailable, Range
+from ops.history.port import HistoryUnavailable, Range, merged
 
 FORMAT: Final = 1
 INFO: Final = "archive.json"
@@ -167,14 +167,3 @@ def missing_of(chain: Sequence[Segment], lost: Iterable[Range] = ()) -> list[Ran
     found += [segment.range for segment in chain if segment.gone]
     found += [Range(before.end, after.start) for before, after in pairwise(chain) if before.end < after.start]
     return merged(found)
-
-
-def merged(ranges: Iterable[Range]) -> list[Range]:
-    """The same offsets in as few ranges as can be, in order."""
-    found: list[Range] = []
-    for each in sorted(each for each in ranges if len(each)):
-        if found and each.start <= found[-1].end:
-            found[-1] = Range(found[-1].start, max(found[-1].end, each.end))
-        else:
-            found.append(each)
-    return found

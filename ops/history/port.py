@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,6 +42,17 @@ class Range:
     def overlaps(self, other: Range) -> bool:
         """Whether an offset is in both."""
         return self.start < other.end and other.start < self.end
+
+
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """The same offsets in as few ranges as can be, in order."""
+    found: list[Range] = []
+    for each in sorted(each for each in ranges if len(each)):
+        if found and each.start <= found[-1].end:
+            found[-1] = Range(found[-1].start, max(found[-1].end, each.end))
+        else:
+            found.append(each)
+    return found
 
 
 class Missing(HistoryUnavailable):
