@@ -15,7 +15,9 @@ import json
 import os
 import secrets
 import sys
+import threading
 from collections.abc import Callable, Collection, Mapping
+from signal import Signals
 from typing import Any, cast
 
 import faust
@@ -45,6 +47,8 @@ SESSION_TIMEOUT_S = 10.0
 HEARTBEAT_S = 1.0
 # A record has at most 384 KiB: what faust holds in front of the writer stays below 200 MB at the very worst.
 BUFFERED_RECORDS = 500
+STOP_WITHIN_S = 8.0
+"""Seconds from the signal to the end of the process, however faust's own end goes; supervisors wait ten or more."""
 
 OnReady = Callable[[Mapping[str, Any]], None]
 
@@ -111,8 +115,28 @@ class ProjectorWorker(faust.Worker):
         super().__init__(*args, **{**options, "quiet": True, "redirect_stdouts": False})
         self.spinner = None
 
+    def _schedule_shutdown(self, signal: Signals) -> None:
+        """faust waits without limit, and with its event loop blocked, for the end of the thread that owns the consumer;
+        which, where the signal comes in the middle of a rebalance, waits for an answer from that loop."""
+        end_within(STOP_WITHIN_S)
+        super()._schedule_shutdown(signal)
+
     def _setup_logging(self) -> None:
         configure_logs(cast(ProjectorApp, self.app).settings.log_format)
+
+
+def end_within(seconds: float, end: Callable[[int], object] = os._exit) -> threading.Timer:
+    """End this process if it is still there after so many seconds: what was not written is read again by the next one,
+    for positions are in Postgres, with the rows."""
+
+    def late() -> None:
+        log.warning("the projector did not stop in time; it ends as it is", seconds=seconds)
+        end(0)
+
+    timer = threading.Timer(seconds, late)
+    timer.daemon = True  # who has stopped does not wait for it
+    timer.start()
+    return timer
 
 
 def create(settings: Settings, on_ready: OnReady | None = None) -> ProjectorApp:
