@@ -11,6 +11,7 @@ from streams.core.events import (
     ConversationClosed,
     ConversationHandedBack,
     ConversationHandedOver,
+    ConversationMoved,
     ConversationOpened,
     ConversationReopened,
     Duplicate,
@@ -74,6 +75,8 @@ def sentence(event: Event) -> str:  # noqa: C901, PLR0911, PLR0912 -- one branch
             return f"{event.by} hands the conversation to {event.to}: no agent is heard ({event.reason})"
         case ConversationHandedBack():
             return f"{event.by} gives the conversation back to agents ({event.reason})"
+        case ConversationMoved():
+            return _operator_moved(event)
         case PersonFrameCommitted() | TurnEdited() | TurnRegenerated():
             return _person(event)
         case _:
@@ -97,6 +100,12 @@ def _person(event: PersonFrameCommitted | TurnEdited | TurnRegenerated) -> str:
     if isinstance(event, TurnEdited):
         return f"{event.by} changes turn {event.turn_seq} to: {_short(event.text or event.data or '')}{dropped}"
     return f"{event.by} wants another answer to turn {event.turn_seq}{dropped}"
+
+
+def _operator_moved(event: ConversationMoved) -> str:
+    if event.to is not None:
+        return f"{event.by} moves the conversation to {event.to} in {event.group} ({event.reason})"
+    return f"{event.by} releases the conversation{f' in {event.group}' if event.group else ''} ({event.reason})"
 
 
 def _unassigned(event: TurnUnassigned) -> str:

@@ -104,6 +104,17 @@ class ReleaseRun(Command, frozen=True):
     """How the operator knows that the old worker has stopped, in words."""
 
 
+class MoveConversation(Command, frozen=True):
+    """An operator gives the conversation to a member, or (`to` None) releases it from who has it."""
+
+    conversation_id: str
+    to: str | None
+    by: str
+    reason: str
+    group: str = ""
+    """Release: only in this group; empty: in all."""
+
+
 class CommitFrame(Command, frozen=True):
     """A frame from an agent's socket, as its gateway stamped it."""
 
@@ -198,6 +209,17 @@ class Drain(Command, frozen=True):
     by: str
     """Who wants it: the gateway's incarnation, or the operator."""
     reason: str
+
+
+class NoteAction(Command, frozen=True):
+    """What an operator did, for the journal."""
+
+    action: str
+    subject: str
+    by: str
+    reason: str
+    id: str
+    """Minted by who writes it; the journal event carries it."""
 
 
 class GatewayBehind(Command, frozen=True):

@@ -55,6 +55,7 @@ class MoveReason(StrEnum):
     MEMBER_JOINED = "member_joined"
     ADOPT_TIMEOUT = "adopt_timeout"
     REFUSED = "refused"
+    OPERATOR = "operator"
 
 
 class Invocation(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -177,7 +177,7 @@ def _assign(
     for group in plan.groups:
         if group.id in left_out:
             continue
-        owner = choose(group.members.values(), id_, when.at)
+        owner = choose(group.members.values(), id_, when.at, pinned=conversation.pinned(group.id))
         change_owner(draft, conversation, group.id, owner, group.members)
         assigned.append(Assignment(group.id, owner, run_id(id_, seq, group.id)))
     return tuple(assigned)

@@ -178,7 +178,8 @@ def _open(
     id_, seq, edition = conversation.id, wanted.turn_seq, wanted.edition
     for group in plan.groups:
         queued = group.id in when.queued
-        owner = None if queued else choose(group.members.values(), id_, when.at)
+        pinned = conversation.pinned(group.id)
+        owner = None if queued else choose(group.members.values(), id_, when.at, pinned=pinned)
         if not queued:
             change_owner(draft, conversation, group.id, owner, group.members)
         draft.add(

@@ -380,6 +380,27 @@ class TurnUnassigned(Event, frozen=True):
     nobody: bool = False
 
 
+class ConversationMoved(Event, frozen=True):
+    """An operator gave the conversation to `to`, who gets its turns in `group` while it is there; or (`to` None)
+    released it, in `group` or (empty) in all. Its runs move just after."""
+
+    group: str
+    to: str | None
+    by: str
+    reason: str
+    ref: str | None = None
+
+
+class OperatorActed(Event, frozen=True):
+    """An operator did something whose outcome is no event of its own: it changes nothing here."""
+
+    action: str
+    subject: str
+    by: str
+    reason: str
+    id: str
+
+
 class BatchCommitted(Event, frozen=True):
     """Last event of every batch: the intake positions (next offset to read) that its outcome covers."""
 

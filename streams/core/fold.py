@@ -32,6 +32,8 @@ from streams.core.commands import (
     HandOver,
     Join,
     Leave,
+    MoveConversation,
+    NoteAction,
     OpenConversation,
     OpenWriter,
     RefuseRun,
@@ -59,6 +61,7 @@ from streams.core.events import (
     ConversationClosed,
     ConversationHandedBack,
     ConversationHandedOver,
+    ConversationMoved,
     ConversationOpened,
     ConversationReopened,
     Duplicate,
@@ -71,6 +74,7 @@ from streams.core.events import (
     MemberDraining,
     MemberJoined,
     MemberLeft,
+    OperatorActed,
     OwnerChanged,
     PersonFrameCommitted,
     Refused,
@@ -109,6 +113,7 @@ from streams.core.membership import (
     evolve_list_applied,
     evolve_list_wanted,
 )
+from streams.core.moves import decide_move, decide_note, evolve_conversation_moved
 from streams.core.person_frames import decide_person_frame, evolve_person_frame
 from streams.core.policies import after
 from streams.core.refusing import decide_refuse_run
@@ -160,10 +165,12 @@ _DECIDERS: Final[dict[type[Command], Callable[[Partition, Any], list[Event]]]] =
     CommitPersonFrame: decide_person_frame,
     HandOver: decide_hand_over,
     HandBack: decide_hand_back,
+    MoveConversation: decide_move,
     Join: decide_join,
     Leave: decide_leave,
     ApplyList: decide_list,
     Drain: decide_drain,
+    NoteAction: decide_note,
     GatewayBehind: decide_gateway_behind,
     GatewayExpired: decide_gateway_expired,
     ApplyConfig: decide_config,
@@ -237,6 +244,7 @@ _OF_PARTITION: Final[dict[type[Event], Callable[[Partition, Entry, Any], None]]]
     Refused: _evolve_refused,
     Duplicate: _evolve_nothing,
     Rejected: _evolve_nothing,
+    OperatorActed: _evolve_nothing,
     Unknown: _evolve_unknown,
 }
 
@@ -255,6 +263,7 @@ _OF_CONVERSATION: Final[dict[type[Event], Callable[[Partition, Conversation, Ent
     TurnRegenerated: evolve_wanted_anew,
     ConversationHandedOver: evolve_handed_over,
     ConversationHandedBack: evolve_handed_back,
+    ConversationMoved: evolve_conversation_moved,
     RunCancelling: evolve_cancelling,
     TurnUnassigned: evolve_unassigned,
 }

@@ -87,7 +87,7 @@ def _decide_claim(
     seq = draft.next_seq(conversation)
     assigned: tuple[Assignment, ...] = ()
     if not queued:
-        owner = choose(members, conversation.id, command.at)
+        owner = choose(members, conversation.id, command.at, pinned=conversation.pinned(group))
         change_owner(draft, conversation, group, owner, state.groups[group].members)
         assigned = (Assignment(group, owner, run_id(conversation.id, seq, group)),)
     draft.add(

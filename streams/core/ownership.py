@@ -7,6 +7,8 @@ Networking 6(1), 1998. A join moves only conversations that the newcomer wins, a
 
 Only members with `since <= at` are eligible; when none is, all count. A draining member counts only while its group
 has none that does not drain: then they all count, as if none drained.
+
+Where an operator moved the conversation to a member, that one has it while it is there and does not drain (`moves`).
 """
 
 from __future__ import annotations
@@ -33,8 +35,11 @@ def winner(members: Iterable[str], conversation_id: str) -> str:
     return max((weight(conversation_id, member), member) for member in members)[1]
 
 
-def choose(members: Collection[Member], conversation_id: str, at: int) -> str | None:
-    """The owner among these members of one group at log time `at`; None when there is none."""
+def choose(members: Collection[Member], conversation_id: str, at: int, *, pinned: str | None = None) -> str | None:
+    """The owner among these members of one group at log time `at`; None when there is none. `pinned`: the one that an
+    operator moved the conversation to."""
+    if pinned is not None and any(member.id == pinned and not member.draining for member in members):
+        return pinned
     eligible = [member.id for member in members if member.since <= at and not member.draining]
     if not eligible:
         staying = [member for member in members if not member.draining]  # none of them has settled
@@ -52,12 +57,18 @@ def adopter(claimants: Collection[Member], conversation_id: str) -> str:
 
 
 def change_owner(
-    draft: Draft, conversation: Conversation, group: str, owner: str | None, roster: Mapping[str, Member]
+    draft: Draft,
+    conversation: Conversation,
+    group: str,
+    owner: str | None,
+    roster: Mapping[str, Member],
+    *,
+    by_operator: bool = False,
 ) -> None:
     """Say so where the group's next turn goes to another than its last one did. `roster`: the group's members now."""
     previous = conversation.owners.get(group)
     if previous is not None and previous != owner:
-        reason = _why_no_more(roster.get(previous))
+        reason = MoveReason.OPERATOR if by_operator else _why_no_more(roster.get(previous))
         changed = OwnerChanged(
             conversation_id=conversation.id, group=group, previous=previous, owner=owner, reason=reason
         )
@@ -73,4 +84,8 @@ def _why_no_more(previous: Member | None) -> MoveReason:
 def owner_of(state: Partition, group: str, conversation_id: str, at: int) -> str | None:
     """Who gets the conversation's turn of log time `at` in this group; None: the group has no member."""
     roster = state.groups.get(group)
-    return None if roster is None else choose(roster.members.values(), conversation_id, at)
+    if roster is None:
+        return None
+    conversation = state.conversations.get(conversation_id)
+    pinned = None if conversation is None else conversation.pinned(group)
+    return choose(roster.members.values(), conversation_id, at, pinned=pinned)

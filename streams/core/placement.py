@@ -118,7 +118,7 @@ class Placement:
             return
         if run.member is None and is_kept(self._state, run):
             return  # for the process that had it
-        owner = choose(roster.values(), conversation.id, self._at)
+        owner = choose(roster.values(), conversation.id, self._at, pinned=conversation.pinned(run.group))
         lose_owner(
             self._state,
             self._draft,
@@ -135,7 +135,7 @@ class Placement:
         if not turns:
             return
         roster = self._roster(group)
-        owner = choose(roster.values(), conversation.id, self._at)
+        owner = choose(roster.values(), conversation.id, self._at, pinned=conversation.pinned(group))
         change_owner(self._draft, conversation, group, owner, roster)
         for turn, place in zip(turns, self._places(conversation, group, len(turns)), strict=True):
             opened = RunOpened(

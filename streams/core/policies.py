@@ -136,7 +136,7 @@ class _Room:
     def _open(self, conversation: Conversation, run: Run) -> bool:
         """Whether it is open now: an invocation that nobody is there for ends."""
         roster = self._roster(run.group)
-        owner = choose(roster.values(), conversation.id, self._at)
+        owner = choose(roster.values(), conversation.id, self._at, pinned=conversation.pinned(run.group))
         if run.invocation is not None and (owner is None or roster[owner].draining):
             end(self.draft, conversation, run, RunStatus.FAILED, AGENT_UNAVAILABLE)
             return False

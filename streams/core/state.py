@@ -249,6 +249,8 @@ class Conversation(msgspec.Struct, gc=False):
     handed_over: bool = False
     """A human answers: turns open no run, and no agent is heard."""
     handover: Update | None = None
+    pins: dict[str, str] | None = None
+    """Per group, the member that an operator moved it to: it gets the turns while it is there. None: there is none."""
     latest: Latest | None = None
     """The latest turn, unless an open run is of a later one; see `latest`. None: none yet."""
     # Derived
@@ -262,6 +264,10 @@ class Conversation(msgspec.Struct, gc=False):
     """Keys up to this ordinal are in the table or in the row of a checkpoint that holds."""
     plan: Plan | None = None
     """The plan that `owners` was last chosen under with every member eligible: the choice needs no hashing again."""
+
+    def pinned(self, group: str) -> str | None:
+        """The member that an operator moved it to, in this group, whether it is there still or not."""
+        return None if self.pins is None else self.pins.get(group)
 
 
 class Member(msgspec.Struct):

@@ -35,7 +35,7 @@ from streams.core.state import (
 )
 from streams.core.unassigned import watch_waits
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 """Of both rows; a row of another format is refused, and the state rebuilt from the journal."""
 
 
@@ -91,6 +91,7 @@ class _ConversationRow(msgspec.Struct, array_like=True):
     current: dict[str, str]
     handed_over: bool
     handover: Update | None
+    pins: dict[str, str] | None
     latest: Latest | None
     """Its id is empty where the last of the ended runs has it."""
 
@@ -176,6 +177,7 @@ def dump_conversation(conversation: Conversation) -> tuple[bytes, tuple[Overflow
         conversation.current,
         conversation.handed_over,
         conversation.handover,
+        conversation.pins,
         latest if latest is None or latest.id != _last_turn(conversation.ended) else structs.replace(latest, id=""),
     )
     return _encoder.encode(row), _overflow(conversation)
@@ -289,6 +291,7 @@ def load_conversation(conversation_id: str, row: bytes) -> Conversation:
         current=stored.current,
         handed_over=stored.handed_over,
         handover=stored.handover,
+        pins=stored.pins,
         latest=latest,
         asking=sum(len(run.progress.asks) for run in stored.runs if run.progress is not None),
         older_keys=stored.keys_issued > KEYS_IN_ROW,

@@ -22,6 +22,8 @@ from streams.core.commands import (
     HandOver,
     Join,
     Leave,
+    MoveConversation,
+    NoteAction,
     OpenConversation,
     RefuseRun,
     ReleaseRun,
@@ -45,9 +47,10 @@ TURN_COMMANDS: Final = (
     HandBack,
     CancelRun,
     ReleaseRun,
+    MoveConversation,
 )
 FRAME_COMMANDS: Final = (CommitFrame, RefuseRun)
-MEMBERSHIP_COMMANDS: Final = (Join, Leave, ApplyList, ApplyConfig, Heartbeat, Goodbye, Tick, Drain)
+MEMBERSHIP_COMMANDS: Final = (Join, Leave, ApplyList, ApplyConfig, Heartbeat, Goodbye, Tick, Drain, NoteAction)
 EVENTS: Final[Mapping[str, type[Event]]] = {c.__name__: c for c in Event.__subclasses__() if c is not Unknown}
 
 INTAKE_OF: Final[Mapping[type, str]] = {

@@ -32,6 +32,8 @@ from streams.core.commands import (
     Join,
     Leave,
     ListedMember,
+    MoveConversation,
+    NoteAction,
     OpenConversation,
     OpenWriter,
     RefuseRun,
@@ -103,7 +105,7 @@ class Sequencer:
             self._frame, self._frame, self._frame_again, self._join, self._join, self._leave, self._list, self._behind,
             self._expire, self._drain, self._config, self._time, self._time, self._open, self._close, self._reopen,
             self._batch, self._reject, self._person_frame, self._person_frame, self._hand_on,
-            self._call, self._refuse, self._stop,
+            self._call, self._refuse, self._stop, self._move,
         )  # fmt: skip
 
     def commands(self, length: int) -> list[Command]:
@@ -379,6 +381,15 @@ class Sequencer:
         over = [id_ for id_ in self._conversations if id_ in self._state.conversations]
         over = [id_ for id_ in over if self._state.conversations[id_].handed_over]
         return HandBack(**given, conversation_id=self._pick([*over, id_]))
+
+    def _move(self) -> Command:
+        """By an operator: to somebody, or away from who has it; or a note of what was done elsewhere."""
+        given = {**self._stamp(), "by": "op", "reason": "slow"}
+        if self._pick((True, False, False, False, False, False)):
+            return NoteAction(**{**given, "ref": None}, action="lease_released", subject="0", id=f"n{next(self._ids)}")
+        to = self._pick((None, self._member(), self._member()))
+        group = self._pick(("", *GROUPS)) if to is None else ""
+        return MoveConversation(**given, conversation_id=self._pick(self._conversations), to=to, group=group)
 
     def _batch(self) -> Command:
         self._positions = [position + self._pick((0, 1, 7)) for position in self._positions]

@@ -23,6 +23,7 @@ from streams.core.commands import (
     Join,
     Leave,
     ListedMember,
+    MoveConversation,
     OpenConversation,
     OpenWriter,
     RefuseRun,
@@ -259,6 +260,20 @@ class World:
                 to="desk",
                 reason="asked",
                 id=update,
+            )
+        )
+
+    def move(self, to: str | None, id_: str = "c", *, group: str = "", ref: str | None = None) -> list[Event]:
+        return self.do(
+            MoveConversation(
+                at=self.at,
+                timestamp=self.wall,
+                ref=ref,
+                conversation_id=id_,
+                to=to,
+                group=group,
+                by="op",
+                reason="slow",
             )
         )
 

@@ -300,6 +300,11 @@ class Checker:
             assert event.to_member not in {*run.refusers, event.from_member} or event.from_member is None
         elif event.to_member is None and is_kept(self.state, run):
             assert event.from_member is not None
+        elif event.reason is MoveReason.OPERATOR:
+            roster = self.state.groups[event.group].members
+            assert event.to_member in roster
+            pinned = self.state.conversations[id_].pinned(event.group)
+            assert event.to_member in {pinned, event.from_member} or event.from_member is not None
         elif not event.adopted and event.from_member != event.to_member:
             assert event.to_member == owner
         if event.to_member is None or event.adopted:
@@ -409,7 +414,7 @@ def test_the_invariants_hold(commands: list[Command]) -> None:
 
 def test_the_invariants_hold_over_a_long_seeded_journal() -> None:
     checker = Checker()
-    state, entries = run(seeded_commands(9, 20_000))
+    state, entries = run(seeded_commands(11, 20_000))
     for entry in entries:
         checker.see(entry)
     checker.finish()
