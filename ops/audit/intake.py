@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
+from ops.audit.violations import Kinds
 from streams.core.events import (
     BatchCommitted,
     ConversationClosed,
     ConversationHandedBack,
     ConversationHandedOver,
-    ConversationOpened,
     ConversationMoved,
+    ConversationOpened,
     ConversationReopened,
     Duplicate,
     Entry,
-    Event,
     FrameCommitted,
     PersonFrameCommitted,
     Refused,
@@ -30,7 +30,7 @@ from streams.core.events import (
 )
 from streams.fence.port import Positions
 
-ANSWERS = (
+ANSWERS: Final[Kinds] = (
     ConversationOpened,
     ConversationClosed,
     ConversationReopened,
@@ -47,6 +47,7 @@ ANSWERS = (
     Refused,
 )
 """Events that complete a command, by its ref. (A `RunEnded` does where it has one.)"""
+_WITH_REF: Final = frozenset({*ANSWERS, RunEnded})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,8 @@ class Taken:
 class Batch:
     """The outcomes of one batch, until its positions are known."""
 
-    refs: Counter[str]
+    refs: dict[str, int]
+    """Outcomes of each."""
     rejected: set[str]
     without_ref: int = 0
 
@@ -85,34 +87,32 @@ class Consumed:
     """
 
     invariant: ClassVar[int] = 11
+    kinds: ClassVar[Kinds] = (*ANSWERS, RunEnded, BatchCommitted, Rejected)
 
     def __init__(self) -> None:
         self.covered = Positions()
         """Positions of the last batch."""
-        self._open = Batch(Counter(), set())
+        self.open = Batch({}, set())
+        """Outcomes since."""
 
     def see(self, entry: Entry) -> list[str]:
         """See `Checker`."""
-        event = entry.event
-        match event:
-            case BatchCommitted() as batch:
-                return self._grown(batch)
-            case Rejected(origin=origin):
-                known = origin in self._open.rejected
-                self._open.rejected.add(origin)
-                return [f"{origin} is rejected twice"] if known else []
-            case _:
-                self._note(event)
-                return []
-
-    def _note(self, event: Event) -> None:
-        if not isinstance(event, ANSWERS) and not (isinstance(event, RunEnded) and event.ref is not None):
-            return
-        ref: str | None = event.ref
-        if ref is None:
-            self._open.without_ref += 1
-        else:
-            self._open.refs[ref] += 1
+        event: Any = entry.event
+        kind = type(event)
+        if kind in _WITH_REF:
+            ref: str | None = event.ref
+            if ref is not None:
+                refs = self.open.refs
+                refs[ref] = refs.get(ref, 0) + 1
+            elif kind is not RunEnded:
+                self.open.without_ref += 1
+        elif kind is BatchCommitted:
+            return self._grown(event)
+        elif kind is Rejected:
+            known = event.origin in self.open.rejected
+            self.open.rejected.add(event.origin)
+            return [f"{event.origin} is rejected twice"] if known else []
+        return []
 
     def _grown(self, batch: BatchCommitted) -> list[str]:
         found = []
@@ -125,7 +125,9 @@ class Consumed:
 
     def account(self, turns: Taken, frames: Taken) -> list[str]:
         """Compare the batch that just ended with what its ranges held, and begin the next one."""
-        batch, self._open = self._open, Batch(Counter(), set())
+        batch, self.open = self.open, Batch({}, set())
+        if self._plain(turns, frames, batch):
+            return []
         if batch.rejected:
             turns, frames = turns.without(batch.rejected), frames.without(batch.rejected)
         found = [*self._each_once(turns, batch), *self._at_most_once(frames, batch)]
@@ -138,7 +140,20 @@ class Consumed:
 
     def skip(self) -> None:
         """Begin the next batch without a look at the intake: it is kept no longer that far back."""
-        self._open = Batch(Counter(), set())
+        self.open = Batch({}, set())
+
+    def _plain(self, turns: Taken, frames: Taken, batch: Batch) -> bool:
+        """Each turn and some of the frames have their one outcome, and there is no other: all is well."""
+        if batch.rejected or batch.without_ref or turns.undecodable or frames.undecodable:
+            return False
+        outcomes, asked = batch.refs, set(turns.refs)
+        if len(asked) != len(turns.refs) or None in asked or not outcomes.keys() >= asked:
+            return False
+        others = set(frames.refs)
+        once = sum(outcomes.values()) == len(outcomes)
+        return (
+            once and len(others) == len(frames.refs) and asked.isdisjoint(others) and asked | others >= outcomes.keys()
+        )
 
     def _each_once(self, turns: Taken, batch: Batch) -> Iterable[str]:
         expected = Counter(turns.refs)
@@ -146,11 +161,11 @@ class Consumed:
             if ref is None:
                 if batch.without_ref < records:
                     yield f"{records} turns without a ref were consumed, and {batch.without_ref} have an outcome"
-            elif (outcomes := batch.refs[ref]) != records:
+            elif (outcomes := batch.refs.get(ref, 0)) != records:
                 yield f"ref {ref} of {turns.topic}: {records} consumed, {outcomes} outcomes"
 
     def _at_most_once(self, frames: Taken, batch: Batch) -> Iterable[str]:
         # Frames that only say how a run stands, and a zombie's beyond the sixteenth, have no event of their ref.
         for ref, records in Counter(frames.refs).items():
-            if ref is not None and (outcomes := batch.refs[ref]) > records:
+            if ref is not None and (outcomes := batch.refs.get(ref, 0)) > records:
                 yield f"ref {ref} of {frames.topic}: {records} consumed, {outcomes} outcomes"

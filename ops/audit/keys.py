@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from typing import ClassVar, Final
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
 
+from ops.audit.remembered import Remembered
+from ops.audit.violations import Kinds
 from streams.core.events import (
     ConversationOpened,
     Entry,
+    Event,
     FrameCommitted,
     PersonFrameCommitted,
     TurnCommitted,
     TurnEdited,
     TurnRegenerated,
 )
-from streams.core.ids import key_of_turn, open_key
+from streams.core.ids import SEPARATOR, key_of_turn, open_key
 from streams.core.state import KEY_LIFETIME_MS
 
 NUMBERS_REMEMBERED: Final = 100_000
 """Frames of which the number is remembered: 20 MB at most."""
+FORGET_EVERY_MS: Final = KEY_LIFETIME_MS // 8
+
+
+def _own_key(event: Any) -> str | None:
+    key: str | None = event.key
+    return key
+
+
+_KEY_OF: Final[dict[type[Event], Callable[[Any], str | None]]] = {
+    TurnCommitted: lambda event: key_of_turn(event.turn),
+    FrameCommitted: _own_key,
+    PersonFrameCommitted: _own_key,
+    TurnEdited: _own_key,
+    TurnRegenerated: _own_key,
+    ConversationOpened: lambda event: None if event.key is None else open_key(event.key),
+}
 
 
 class KeysOnce:
@@ -29,51 +49,46 @@ class KeysOnce:
     """
 
     invariant: ClassVar[int] = 7
+    kinds: ClassVar[Kinds] = tuple(_KEY_OF)
 
     def __init__(self) -> None:
-        self._stored: dict[tuple[str, str], tuple[int, int]] = {}
-        """(conversation, key) -> (lsn, at) of what was stored under it last."""
-        self._by_age: deque[tuple[int, tuple[str, str]]] = deque()
+        self._stored = Remembered()
+        """Conversation and key -> lsn and `at` of what was stored under it last."""
+        self._forgotten_at = 0
         self._numbers: OrderedDict[tuple[str, int], int] = OrderedDict()
         """(member, number of a stored frame) -> lsn."""
 
     def see(self, entry: Entry) -> list[str]:
         """See `Checker`."""
-        if isinstance(entry.event, FrameCommitted) and entry.event.n > 0:
-            return [*self._number(entry.lsn, (entry.event.member, entry.event.n)), *self._key(entry)]
-        return self._key(entry)
+        event = entry.event
+        kind = type(event)
+        of = _KEY_OF.get(kind)
+        if of is None:
+            return []
+        found = self._number(entry.lsn, (event.member, event.n)) if kind is FrameCommitted and event.n > 0 else []  # type: ignore[attr-defined]
+        key = of(event)
+        return found if key is None else found + self._key(entry, key)
 
     def _number(self, lsn: int, name: tuple[str, int]) -> list[str]:
-        before = self._numbers.get(name)
-        self._numbers[name] = lsn
-        if len(self._numbers) > NUMBERS_REMEMBERED:
-            self._numbers.popitem(last=False)
+        numbers = self._numbers
+        before = numbers.get(name)
+        numbers[name] = lsn
+        if len(numbers) > NUMBERS_REMEMBERED:
+            numbers.popitem(last=False)
         return [] if before is None else [f"frame {name[1]} of {name[0]} was stored at lsn {before} already"]
 
-    def _key(self, entry: Entry) -> list[str]:
-        match entry.event:
-            case TurnCommitted(turn=turn):
-                key = key_of_turn(turn)
-            case (
-                FrameCommitted(key=key) | PersonFrameCommitted(key=key) | TurnEdited(key=key) | TurnRegenerated(key=key)
-            ):
-                pass
-            case ConversationOpened(key=str(given)):
-                key = open_key(given)
-            case _:
-                return []
-        if key is None:
-            return []
-        name = (str(entry.event.conversation_id), key)
-        self._forget(entry.at - KEY_LIFETIME_MS)
+    def _key(self, entry: Entry, key: str) -> list[str]:
+        name = f"{entry.event.conversation_id}{SEPARATOR}{key}"
+        at = entry.at
+        if at - self._forgotten_at >= FORGET_EVERY_MS:
+            self._forgotten_at = at
+            self._stored.forget(at - KEY_LIFETIME_MS)
         before = self._stored.get(name)
-        self._stored[name] = (entry.lsn, entry.at)
-        self._by_age.append((entry.at, name))
-        return [] if before is None else [f"the key {key!r} was stored at lsn {before[0]} already"]
+        self._stored.put(name, entry.lsn, at)
+        if before is None or before[1] <= at - KEY_LIFETIME_MS:
+            return []
+        return [f"the key {key!r} was stored at lsn {before[0]} already"]
 
-    def _forget(self, until: int) -> None:
-        """Forget what was stored at log time `until` or before."""
-        while self._by_age and self._by_age[0][0] <= until:
-            at, name = self._by_age.popleft()
-            if self._stored.get(name, (0, -1))[1] == at:
-                del self._stored[name]
+    def close(self) -> None:
+        """Remove what lies on disk."""
+        self._stored.close()

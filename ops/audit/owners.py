@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from ops.audit.violations import Kinds
 from streams.core.due import is_kept, waits_for_room
 from streams.core.editions import said
 from streams.core.events import (
@@ -19,8 +20,8 @@ from streams.core.events import (
     TurnEdited,
     TurnRegenerated,
 )
-from streams.core.ownership import adopter, owner_of
 from streams.core.moves import heir_of
+from streams.core.ownership import adopter, owner_of
 from streams.core.policies import open_in, rejecting
 from streams.core.refusing import next_in_rank
 from streams.core.routing import ENQUEUE, INTERRUPT, NOBODY, Plan, plan_of
@@ -40,6 +41,15 @@ class Owners:
     """
 
     invariant: ClassVar[int] = 3
+    kinds: ClassVar[Kinds] = (
+        TurnCommitted,
+        TurnEdited,
+        TurnRegenerated,
+        RunOpened,
+        RunMoved,
+        OwnerChanged,
+        BatchCommitted,
+    )
 
     def __init__(self, state: Partition) -> None:
         self._state = state
@@ -156,6 +166,8 @@ class Owners:
                 pass  # for the process that had it
             elif moved.reason is MoveReason.REFUSED:
                 yield from self._refused(entry, moved, run)
+            elif moved.reason is MoveReason.OPERATOR:
+                yield from self._taken(entry, moved, run, conversation)
             else:
                 yield from self._given(entry, moved.group, moved.to_member, f"run {moved.run_id}")
             yield from self._continued(moved, run)
@@ -166,12 +178,19 @@ class Owners:
             if not waits_for_room(self._state, run) or moved.to_member not in self._state.groups[run.group].members:
                 yield f"run {moved.run_id}, which all refused, was given to {moved.to_member}, who is not of its group"
             return
-            elif moved.reason is MoveReason.OPERATOR:
-                yield from self._taken(entry, moved, run, conversation)
         refusers = {*run.refusers, moved.from_member}
         heir = next_in_rank(self._state, run, refusers, str(moved.conversation_id), entry.at)
         if moved.to_member != (None if heir is None else heir.id):
             yield f"run {moved.run_id} was refused and given to {moved.to_member}; deciding again gives {heir}"
+
+    def _taken(self, entry: Entry, moved: RunMoved, run: Run, conversation: Conversation | None) -> Iterator[str]:
+        """By an operator: to whom the conversation was moved, or from who had it to the next in rank."""
+        to = None if conversation is None else conversation.pinned(moved.group)
+        if to is None:
+            heir = heir_of(self._state, run, str(moved.conversation_id), entry.at)
+            to = None if heir is None else heir.id
+        if moved.to_member != to:
+            yield f"run {moved.run_id} was given to {moved.to_member} by an operator; deciding again gives {to}"
 
     def _adopted(self, moved: RunMoved, run: Run) -> Iterator[str]:
         group = self._state.groups.get(moved.group)
@@ -183,15 +202,6 @@ class Owners:
     def _timed_out(self, entry: Entry, moved: RunMoved, run: Run) -> Iterator[str]:
         if run.member not in self._state.members:
             yield f"run {moved.run_id} timed out with {run.member}, who is not there"
-    def _taken(self, entry: Entry, moved: RunMoved, run: Run, conversation: Conversation | None) -> Iterator[str]:
-        """By an operator: to whom the conversation was moved, or from who had it to the next in rank."""
-        to = None if conversation is None else conversation.pinned(moved.group)
-        if to is None:
-            heir = heir_of(self._state, run, str(moved.conversation_id), entry.at)
-            to = None if heir is None else heir.id
-        if moved.to_member != to:
-            yield f"run {moved.run_id} was given to {moved.to_member} by an operator; deciding again gives {to}"
-
             return
         heir = heir_of_adopter(self._state, run, str(moved.conversation_id), entry.at)
         if moved.to_member != heir.id:

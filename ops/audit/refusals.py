@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
-from typing import ClassVar, Final
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final
 
+from ops.audit.remembered import Recent
+from ops.audit.violations import Kinds
 from streams.core.events import (
     Entry,
+    Event,
     FrameCommitted,
     GatewayEnded,
     MemberJoined,
@@ -34,12 +37,14 @@ class NothingFenced:
     """
 
     invariant: ClassVar[int] = 6
+    kinds: ClassVar[Kinds] = (FrameCommitted, Refused, MemberJoined, MemberLeft, GatewayEnded)
 
     def __init__(self) -> None:
-        self._stored: OrderedDict[str, None] = OrderedDict()
-        self._refused: OrderedDict[str, None] = OrderedDict()
-        self._consumed: OrderedDict[str, int] = OrderedDict()
-        """Ref -> records of it that were consumed."""
+        self._stored = Recent(REFS_REMEMBERED)
+        self._refused = Recent(REFS_REMEMBERED)
+        self._consumed: deque[Sequence[str | None]] = deque()
+        """Refs of the frames that the last batches consumed, a sequence each."""
+        self._consumed_count = 0
         self._doubtful: list[tuple[str, str]] = []
         """Refs with both outcomes in this batch or an earlier one, and the problem if there was one record."""
         self._present: dict[str, str] = {}
@@ -49,33 +54,20 @@ class NothingFenced:
 
     def see(self, entry: Entry) -> list[str]:
         """See `Checker`."""
-        match entry.event:
-            case FrameCommitted() as frame:
-                return self._frame(entry, frame)
-            case Refused(reason=RefusedReason.FENCED, ref=str(ref)):
-                _remember(self._refused, ref)
-                if ref in self._stored:
-                    self._doubt(entry, ref, "stored, and then refused as fenced")
-            case MemberJoined() as joined:
-                return self._joined(joined)
-            case MemberLeft(member=member):
-                self._departed.add(member)
-                return [] if self._present.pop(member, None) else [f"{member} leaves and was not there"]
-            case GatewayEnded(gateway=gateway):
-                self._ended.add(gateway)
-            case _:
-                pass
-        return []
+        see = _SEE.get(type(entry.event))
+        return [] if see is None else see(self, entry, entry.event)
 
-    def account(self, refs: Iterable[str | None]) -> list[str]:
+    def account(self, refs: Sequence[str | None]) -> list[str]:
         """The refs of the frames that the batch which just ended consumed: what had two outcomes and was there once."""
-        for ref in refs:
-            if ref is not None:
-                self._consumed[ref] = self._consumed.get(ref, 0) + 1
-                if len(self._consumed) > REFS_REMEMBERED:
-                    self._consumed.popitem(last=False)
+        if refs:
+            self._consumed.append(refs)
+            self._consumed_count += len(refs)
+            while self._consumed_count - len(self._consumed[0]) > REFS_REMEMBERED:
+                self._consumed_count -= len(self._consumed.popleft())
+        if not self._doubtful:
+            return []
         doubtful, self._doubtful = self._doubtful, []
-        return [problem for ref, problem in doubtful if self._consumed.get(ref, 0) < 2]
+        return [problem for ref, problem in doubtful if sum(each.count(ref) for each in self._consumed) < 2]
 
     def skip(self) -> None:
         """The intake is kept no longer that far back: whether a frame was in it twice cannot be told."""
@@ -89,7 +81,7 @@ class NothingFenced:
         if frame.ref is not None:
             if frame.ref in self._refused:
                 self._doubt(entry, frame.ref, "refused as fenced, and then stored")
-            _remember(self._stored, frame.ref)
+            self._stored.add(frame.ref)
         if frame.sender == SYSTEM:
             return found
         group = self._present.get(frame.member)
@@ -99,7 +91,23 @@ class NothingFenced:
             found.append(f"a frame of {frame.member} is stored for group {frame.group}; it is in {group}")
         return found
 
-    def _joined(self, joined: MemberJoined) -> list[str]:
+    def _refusal(self, entry: Entry, refused: Refused) -> list[str]:
+        ref = refused.ref
+        if refused.reason is RefusedReason.FENCED and ref is not None:
+            self._refused.add(ref)
+            if ref in self._stored:
+                self._doubt(entry, ref, "stored, and then refused as fenced")
+        return []
+
+    def _left(self, _: Entry, left: MemberLeft) -> list[str]:
+        self._departed.add(left.member)
+        return [] if self._present.pop(left.member, None) else [f"{left.member} leaves and was not there"]
+
+    def _gateway_ended(self, _: Entry, ended: GatewayEnded) -> list[str]:
+        self._ended.add(ended.gateway)
+        return []
+
+    def _joined(self, _: Entry, joined: MemberJoined) -> list[str]:
         found = []
         if joined.member in self._departed:
             found.append(f"the member id {joined.member} is used again")
@@ -111,7 +119,10 @@ class NothingFenced:
         return found
 
 
-def _remember(refs: OrderedDict[str, None], ref: str) -> None:
-    refs[ref] = None
-    if len(refs) > REFS_REMEMBERED:
-        refs.popitem(last=False)
+_SEE: Final[dict[type[Event], Callable[[NothingFenced, Entry, Any], list[str]]]] = {
+    FrameCommitted: NothingFenced._frame,
+    Refused: NothingFenced._refusal,
+    MemberJoined: NothingFenced._joined,
+    MemberLeft: NothingFenced._left,
+    GatewayEnded: NothingFenced._gateway_ended,
+}

@@ -7,7 +7,6 @@ together again twice on its way, so that it had another split.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from typing import Any, ClassVar, Final
 from psycopg import AsyncConnection, AsyncServerCursor, IsolationLevel
 from psycopg.rows import dict_row
 
+from ops.audit.remembered import scratch
+from ops.audit.violations import Kinds
 from ops.database import QUERIES
 from streams.core.events import BatchCommitted, Entry
 from streams.core.fold import evolve
@@ -40,9 +41,7 @@ class Spill:
     """Idle conversations on disk, in an anonymous temporary SQLite database that ends with its connection."""
 
     def __init__(self) -> None:
-        self._rows = sqlite3.connect("", isolation_level=None)
-        self._rows.execute("PRAGMA journal_mode = OFF")
-        self._rows.execute("PRAGMA synchronous = OFF")
+        self._rows = scratch()
         self._rows.execute("CREATE TABLE conversation (id TEXT PRIMARY KEY, state BLOB NOT NULL) WITHOUT ROWID")
         self.count = 0
 
@@ -79,6 +78,7 @@ class Replay:
     """
 
     invariant: ClassVar[int] = 9
+    kinds: ClassVar[Kinds] = ()
 
     def __init__(self, partition: int, resident_most: int = RESIDENT_MOST) -> None:
         self.state = Partition(partition)
@@ -87,10 +87,9 @@ class Replay:
         self._resident_most = resident_most
         self._spill = Spill()
 
-    def require(self, entry: Entry) -> None:
-        """Have the conversation of `entry` in memory."""
-        name = entry.event.conversation_id
-        if name is not None and name not in self.state.conversations and (row := self._spill.take(name)) is not None:
+    def require(self, name: str) -> None:
+        """Have this conversation in memory, if there is one."""
+        if name not in self.state.conversations and (row := self._spill.take(name)) is not None:
             attach(self.state, load_conversation(name, row))
 
     def see(self, entry: Entry) -> list[str]:
@@ -152,7 +151,7 @@ class StoredCheckpoint:
     """One partition's checkpoint as of one moment, its conversations in a cursor that still has to be read."""
 
     row: Mapping[str, Any] | None
-    connection: AsyncConnection[Any]
+    connection: AsyncConnection[Any] | None
     partition: int
 
     @property
@@ -162,11 +161,17 @@ class StoredCheckpoint:
 
     async def conversations(self) -> AsyncIterator[dict[str, Any]]:
         """Its conversation rows."""
+        assert self.connection is not None  # noqa: S101 -- there are none without a row
         async with AsyncServerCursor(self.connection, "audit_rows", row_factory=dict_row) as cursor:
             cursor.itersize = ROWS_AT_ONCE
             await cursor.execute(QUERIES["conversation_rows"], {"partition": self.partition})
             async for row in cursor:
                 yield row
+
+
+def absent_checkpoint(partition: int) -> StoredCheckpoint:
+    """Where there is no database: none."""
+    return StoredCheckpoint(None, None, partition)
 
 
 @asynccontextmanager
@@ -188,6 +193,7 @@ class CheckpointHolds:
     """10: a checkpoint is never ahead of the journal, and its state is that of a replay to its lsn."""
 
     invariant: ClassVar[int] = 10
+    kinds: ClassVar[Kinds] = (BatchCommitted,)
 
     def __init__(self) -> None:
         self._positions: Positions | None = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
-from streams.core.events import Entry, FrameCommitted, RunEnded, RunMoved, RunOpened, RunStarted, TurnCommitted
+from ops.audit.violations import Kinds
+from streams.core.events import Entry, Event, FrameCommitted, RunEnded, RunMoved, RunOpened, RunStarted, TurnCommitted
 from streams.core.frames import CHECKPOINT
 from streams.core.ids import run_id as run_id_of
 from streams.core.runs import SYSTEM
@@ -39,29 +40,17 @@ class RunEpochs:
     """
 
     invariant: ClassVar[int] = 4
+    kinds: ClassVar[Kinds] = (FrameCommitted, TurnCommitted, RunOpened, RunStarted, RunMoved, RunEnded)
 
     def __init__(self) -> None:
         self._open: dict[str, _OpenRun] = {}
 
     def see(self, entry: Entry) -> list[str]:
         """See `Checker`."""
-        match entry.event:
-            case FrameCommitted(run_id=str()) as frame:
-                return self._frame(entry.lsn, frame)
-            case TurnCommitted() as turn:
-                return self._turn(turn)
-            case RunOpened() as opened:
-                return self._opened(opened.run_id, opened.member, opened.run_epoch, queued=opened.queued)
-            case RunStarted() as started:
-                return self._held(started.run_id, started.member, started.run_epoch, "RunStarted")
-            case RunMoved() as moved:
-                return self._moved(moved)
-            case RunEnded() as ended:
-                return self._ended(ended)
-            case _:
-                return []
+        see = _SEE.get(type(entry.event))
+        return [] if see is None else see(self, entry.lsn, entry.event)
 
-    def _turn(self, turn: TurnCommitted) -> list[str]:
+    def _turn(self, _: int, turn: TurnCommitted) -> list[str]:
         found = [p for each in turn.assigned for p in self._opened(each.run_id, each.member, each.run_epoch)]
         for group in turn.queued:
             found += self._opened(run_id_of(str(turn.conversation_id), turn.seq, group), None, 1, queued=True)
@@ -87,7 +76,8 @@ class RunEpochs:
         return found
 
     def _frame(self, lsn: int, frame: FrameCommitted) -> list[str]:
-        assert frame.run_id is not None  # noqa: S101 -- matched by the caller
+        if frame.run_id is None:
+            return []
         run = self._open.get(frame.run_id)
         holder = frame.member if frame.sender != SYSTEM or run is None else run.member
         found = self._held(frame.run_id, holder, frame.run_epoch, "a frame")
@@ -101,7 +91,13 @@ class RunEpochs:
             found.append(f"run {frame.run_id} is answered by seq {frame.seq} beside {others}, which are not superseded")
         return found
 
-    def _moved(self, moved: RunMoved) -> list[str]:
+    def _run_opened(self, _: int, opened: RunOpened) -> list[str]:
+        return self._opened(opened.run_id, opened.member, opened.run_epoch, queued=opened.queued)
+
+    def _started(self, _: int, started: RunStarted) -> list[str]:
+        return self._held(started.run_id, started.member, started.run_epoch, "RunStarted")
+
+    def _moved(self, _: int, moved: RunMoved) -> list[str]:
         found = self._held(moved.run_id, moved.from_member, moved.run_epoch - 1, "RunMoved")
         run = self._open.get(moved.run_id)
         if run is None:
@@ -118,7 +114,17 @@ class RunEpochs:
             run.checkpoint = 0
         return found
 
-    def _ended(self, ended: RunEnded) -> list[str]:
+    def _ended(self, _: int, ended: RunEnded) -> list[str]:
         found = self._held(ended.run_id, ended.member, ended.run_epoch, "RunEnded")
         self._open.pop(ended.run_id, None)
         return found
+
+
+_SEE: Final[dict[type[Event], Callable[[RunEpochs, int, Any], list[str]]]] = {
+    FrameCommitted: RunEpochs._frame,
+    TurnCommitted: RunEpochs._turn,
+    RunOpened: RunEpochs._run_opened,
+    RunStarted: RunEpochs._started,
+    RunMoved: RunEpochs._moved,
+    RunEnded: RunEpochs._ended,
+}

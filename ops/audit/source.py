@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from typing import Any, Final
 
 from aiokafka import TopicPartition
 
-from ops.audit.intake import Taken
+from ops.audit.intake import Batch, Taken
+from ops.history import History, Recorded
 from streams.core.commands import CommitFrame, CommitTurn
 from streams.core.events import Entry
 from streams.fence.port import Positions
@@ -17,109 +20,175 @@ from streams.runtime.codec import Codec
 from streams.runtime.kafka import Bounds, bounds, consumer
 from streams.runtime.partitioning import partition_of
 from streams.runtime.records import Undecodable
+from streams.runtime.registry import open_codec
+from streams.settings import Settings
 from streams.topics import Topics
 
-FETCH_RECORDS: Final = 2_000
+FETCH_RECORDS: Final = 4_000
 REQUEST_LIMIT_S: Final = 10.0
 SILENCE_MS: Final = 10_000
 """A broker that sends nothing for so long, though there is more, has a problem."""
+KEYS_KNOWN: Final = 65_536
+"""Record keys of which it is remembered whether they belong to the partition."""
+
+_offset = attrgetter("offset")
 
 
 class CouldNotVerify(Exception):
     """The audit cannot say yes or no; the message says what is missing."""
 
 
-class PartitionSource:
-    """One partition's journal and intake. Open it with `opened`."""
+class IntakeReader:
+    """`turns` and `frames` of one partition, read once along with the journal."""
 
-    def __init__(self, readers: tuple[Any, Any], codec: Codec, topics: Topics, partition: int, partitions: int) -> None:
-        self._journal, self._intake = readers
-        self._codec = codec
-        self._partition = partition
-        self._partitions = partitions
-        self._name = TopicPartition(topics.conversations, partition)
-        self._turns = TopicPartition(topics.turns, partition)
-        self._frames = TopicPartition(topics.frames, partition)
-        self._buffers: dict[TopicPartition, deque[Any]] = {self._turns: deque(), self._frames: deque()}
-        self.end = 0
-        """Journal offset up to which the audit goes: what was committed when it started."""
+    def __init__(self, reader: Any, topics: Topics, partition: int) -> None:
+        self._reader = reader
+        self.turns = TopicPartition(topics.turns, partition)
+        self.frames = TopicPartition(topics.frames, partition)
+        self._read: dict[TopicPartition, deque[Sequence[Any]]] = {self.turns: deque(), self.frames: deque()}
+        """Fetched and not given out."""
+        self._fetched: dict[TopicPartition, int] = {}
+        """The offset after them."""
         self._kept: dict[TopicPartition, Bounds] = {}
 
-    async def start(self) -> None:
-        """Find the ends. `CouldNotVerify` when the journal does not begin at its beginning."""
-        kept = (await bounds(self._journal, [self._name], REQUEST_LIMIT_S))[self._name]
-        if kept.start > 0:
+    async def start(self, at: Positions) -> None:
+        """Begin at these positions, or where the topics begin by now."""
+        self._kept = dict(await bounds(self._reader, [self.turns, self.frames], REQUEST_LIMIT_S))
+        self._reader.assign([self.turns, self.frames])
+        for name, position in ((self.turns, at.turns), (self.frames, at.frames)):
+            self._fetched[name] = max(self._kept[name].start, position)
+            self._reader.seek(name, self._fetched[name])
+
+    def keeps(self, before: Positions) -> bool:
+        """Whether both topics still have what comes after these positions."""
+        return before.turns >= self._kept[self.turns].start and before.frames >= self._kept[self.frames].start
+
+    async def until(self, name: TopicPartition, end: int) -> Sequence[Any]:
+        """The records below offset `end` that were not given out yet."""
+        while self._fetched[name] < end:
+            found = await self._reader.getmany(name, timeout_ms=SILENCE_MS, max_records=FETCH_RECORDS)
+            if records := found.get(name):
+                self._read[name].append(records)
+            position = await self._reader.position(name)
+            if position == self._fetched[name]:
+                raise CouldNotVerify(f"{name.topic}[{name.partition}]: nothing comes after offset {position}")
+            self._fetched[name] = position
+        return _taken_off(self._read[name], end)
+
+
+def _taken_off(chunks: deque[Sequence[Any]], end: int) -> Sequence[Any]:
+    """Take the records below `end` off the front."""
+    given: list[Any] = []
+    while chunks and chunks[0][0].offset < end:
+        chunk = chunks.popleft()
+        cut = bisect_left(chunk, end, key=_offset) if chunk[-1].offset >= end else len(chunk)
+        if cut < len(chunk):
+            chunks.appendleft(chunk[cut:])
+        if not given and cut == len(chunk):
+            given = list(chunk)
+        else:
+            given += chunk[:cut]
+    return given
+
+
+class PartitionSource:
+    """One partition's journal and, where there is one, its intake. Open it with `opened`."""
+
+    def __init__(self, history: History, intake: IntakeReader | None, codec: Codec, partition: int) -> None:
+        self._history = history
+        self._intake = intake
+        self._codec = codec
+        self._partition = partition
+        self._partitions = history.partitions
+        self._belongs: dict[bytes, bool] = {}
+        self.start = 0
+        """Journal offset that it begins at."""
+        self.end = 0
+        """Journal offset up to which the audit goes: what was committed when it started."""
+
+    async def begin(self, position: int, covered: Positions) -> None:
+        """Find the ends, and go on from `position`, before which the intake was consumed up to `covered`.
+
+        `CouldNotVerify` when something of the journal is missing.
+        """
+        missing = await self._history.missing(self._partition)
+        if missing:
+            gone = ", ".join(str(each) for each in missing)
             raise CouldNotVerify(
-                f"{self._name.topic}[{self._partition}]: offsets 0 to {kept.start - 1} are not there any more, so that "
-                "nothing can be said about what rests on them"
+                f"partition {self._partition} of the journal: offsets {gone} are not there any more, so that nothing "
+                "can be said about what rests on them"
             )
-        self.end = kept.end
-        self._kept = dict(await bounds(self._intake, [self._turns, self._frames], REQUEST_LIMIT_S))
-        self._journal.assign([self._name])
-        self._journal.seek(self._name, 0)
-        self._intake.assign([self._turns, self._frames])
-        for name, range_ in self._kept.items():
-            self._intake.seek(name, range_.start)
+        self.start, self.end = position, (await self._history.bounds(self._partition)).end
+        if self._intake is not None:
+            await self._intake.start(covered)
 
     async def entries(self) -> AsyncIterator[tuple[int, list[Entry]]]:
         """All entries, in chunks, each with the offset after it. `CouldNotVerify` for one that cannot be decoded."""
-        position = 0
-        while position < self.end:
-            found = await self._journal.getmany(self._name, timeout_ms=SILENCE_MS, max_records=FETCH_RECORDS)
-            after = await self._journal.position(self._name)
-            if after == position:
-                raise CouldNotVerify(f"{self._name.topic}[{self._partition}]: nothing comes after offset {position}")
-            position = after
-            chunk = [self._decoded(record) for record in found.get(self._name, ()) if record.offset < self.end]
-            if chunk:
-                yield position, chunk
+        async for chunk in self._history.read(self._partition, self.start, self.end):
+            try:
+                entries = self._history.decode_all(chunk)
+            except Undecodable:
+                entries = [self._decoded(recorded) for recorded in chunk]
+            yield chunk[-1].offset + 1, entries
 
-    def _decoded(self, record: Any) -> Entry:
+    def _decoded(self, recorded: Recorded) -> Entry:
         try:
-            return self._codec.decode_entry(record.value)
+            return self._history.decode(recorded)
         except Undecodable as problem:
-            where = f"{record.topic}/{record.partition}/{record.offset}"
+            where = f"conversations/{self._partition}/{recorded.offset}"
             raise CouldNotVerify(f"journal record {where} cannot be decoded: {problem}") from problem
 
-    async def taken(self, before: Positions, after: Positions) -> tuple[Taken, Taken] | None:
-        """What `turns` and `frames` held between two positions; None where they are kept no longer."""
-        if before.turns < self._kept[self._turns].start or before.frames < self._kept[self._frames].start:
+    async def taken(
+        self, before: Positions, after: Positions, batch: Batch | None = None
+    ) -> tuple[Taken, Taken] | None:
+        """What `turns` and `frames` held between two positions; None where they are kept no longer.
+
+        `batch`: what came of it. A record whose ref has an outcome there was decoded by who decided it.
+        """
+        intake = self._intake
+        if intake is None or not intake.keeps(before):
             return None
-        turns = await self._range(self._turns, after.turns)
-        frames = await self._range(self._frames, after.frames)
-        return self._summary(turns, self._codec.decode_turns), self._summary(frames, self._codec.decode_frames)
+        turns = await intake.until(intake.turns, after.turns)
+        frames = await intake.until(intake.frames, after.frames)
+        return (
+            self._summary(turns, self._codec.decode_turns, batch, "turns"),
+            self._summary(frames, self._codec.decode_frames, batch, "frames"),
+        )
 
-    async def _range(self, name: TopicPartition, until: int) -> list[Any]:
-        """The records below offset `until` that were not given out yet."""
-        buffer = self._buffers[name]
-        while await self._intake.position(name) < until:
-            position = await self._intake.position(name)
-            found = await self._intake.getmany(name, timeout_ms=SILENCE_MS, max_records=FETCH_RECORDS)
-            buffer.extend(found.get(name, ()))
-            if await self._intake.position(name) == position:
-                raise CouldNotVerify(f"{name.topic}[{name.partition}]: nothing comes after offset {position}")
-        records = []
-        while buffer and buffer[0].offset < until:
-            records.append(buffer.popleft())
-        return records
-
-    def _summary(self, records: list[Any], decode: Any) -> Taken:
+    def _summary(self, records: Sequence[Any], decode: Any, batch: Batch | None = None, name: str = "") -> Taken:
+        outcomes = {} if batch is None or batch.rejected else batch.refs
+        ref_of, belongs = self._codec.ref_of, self._belongs
         refs: list[str | None] = []
         origins: list[str] = []
         undecodable: list[str] = []
         for record in records:
+            if (
+                outcomes
+                and (ref := ref_of(name, record)) in outcomes
+                and (belongs.get(record.key) or self._here(record.key))
+            ):
+                refs.append(ref)
+                continue
             try:
                 command: CommitTurn | CommitFrame = decode(record, 0)
             except Undecodable:
                 undecodable.append(_origin(record))
                 continue
-            if partition_of(command.conversation_id, self._partitions) == self._partition:
-                refs.append(command.ref)
-                origins.append(_origin(record))
-            else:
+            if partition_of(command.conversation_id, self._partitions) != self._partition:
                 undecodable.append(_origin(record))
+                continue
+            refs.append(command.ref)
+            if not outcomes:
+                origins.append(_origin(record))
         topic = records[0].topic if records else ""
         return Taken(topic, tuple(refs), tuple(undecodable), tuple(origins))
+
+    def _here(self, key: bytes) -> bool:
+        """Whether a record of this key belongs to the partition."""
+        if len(self._belongs) >= KEYS_KNOWN:
+            self._belongs.clear()
+        here = self._belongs[key] = partition_of(key.decode(), self._partitions) == self._partition
+        return here
 
 
 def _origin(record: Any) -> str:
@@ -127,17 +196,13 @@ def _origin(record: Any) -> str:
 
 
 @asynccontextmanager
-async def opened(
-    kafka: str, codec: Codec, topics: Topics, partition: int, partitions: int
-) -> AsyncIterator[PartitionSource]:
-    """One partition's source for as long as the block runs, started."""
-    readers = consumer(kafka, REQUEST_LIMIT_S), consumer(kafka, REQUEST_LIMIT_S)
+async def opened(history: History, settings: Settings, partition: int) -> AsyncIterator[PartitionSource]:
+    """One partition's journal, and its intake in Kafka, for as long as the block runs; to begin."""
+    topics = Topics(settings.namespace)
+    codec = open_codec(settings.schema_registry, topics)
+    reader = consumer(settings.kafka, REQUEST_LIMIT_S)
     try:
-        for reader in readers:
-            await reader.start()
-        source = PartitionSource(readers, codec, topics, partition, partitions)
-        await source.start()
-        yield source
+        await reader.start()
+        yield PartitionSource(history, IntakeReader(reader, topics, partition), codec, partition)
     finally:
-        for reader in readers:
-            await reader.stop()
+        await reader.stop()

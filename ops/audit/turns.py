@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
-from ops.audit.violations import Tally
+from ops.audit.violations import Kinds, Tally
 from streams.core.events import (
     ConversationClosed,
     ConversationHandedOver,
     Entry,
+    Event,
     MoveReason,
     Refused,
     RefusedReason,
@@ -44,6 +46,18 @@ class NothingLost:
     """
 
     invariant: ClassVar[int] = 5
+    kinds: ClassVar[Kinds] = (
+        TurnCommitted,
+        RunOpened,
+        TurnUnassigned,
+        RunMoved,
+        RunEnded,
+        TurnEdited,
+        TurnRegenerated,
+        ConversationClosed,
+        ConversationHandedOver,
+        Refused,
+    )
     only: str | None = None
     """Count what is of this conversation alone; None: everything."""
     tally: Tally = field(default_factory=Tally)
@@ -58,29 +72,13 @@ class NothingLost:
         """See `Checker`."""
         if self.only is not None and entry.event.conversation_id != self.only:
             return []
-        self.tally.events += 1
-        match entry.event:
-            case TurnCommitted() as turn:
-                return self._committed(turn)
-            case RunOpened() as opened:
-                return self._opened(opened)
-            case TurnUnassigned() as unassigned:
-                return self._unassigned(unassigned)
-            case RunMoved() as moved:
-                self._moved(moved)
-            case RunEnded() as ended:
-                return self._ended(ended)
-            case TurnEdited() | TurnRegenerated() as wanted:
-                self._wanted_anew(wanted)
-            case (
-                ConversationClosed(conversation_id=conversation) | ConversationHandedOver(conversation_id=conversation)
-            ):
-                self._closed(str(conversation))
-            case Refused(reason=RefusedReason.FENCED):
-                self.tally.fenced += 1
-            case _:
-                pass
-        return []
+        see = _SEE.get(type(entry.event))
+        return [] if see is None else see(self, entry.event)
+
+    def count(self, entries: Sequence[Entry]) -> None:
+        """Count them, whatever they are."""
+        only = self.only
+        self.tally.events += len(entries) if only is None else sum(e.event.conversation_id == only for e in entries)
 
     def settle(self) -> Tally:
         """The count, with the turns that are open after the last entry."""
@@ -142,19 +140,20 @@ class NothingLost:
         self._close_account(name, account)
         return [] if event.reason else [f"turn {event.turn_seq} ended without a reason"]
 
-    def _moved(self, moved: RunMoved) -> None:
+    def _moved(self, moved: RunMoved) -> list[str]:
         lost = self._orphaned.pop(moved.run_id, None)
         if moved.to_member is None:
             if moved.from_member is not None and moved.reason is not MoveReason.REFUSED:
                 self._orphaned[moved.run_id] = moved.from_member
-            return
+            return []
         taken_over = moved.from_member if moved.from_member is not None else lost
         refused = moved.reason is MoveReason.REFUSED
         if taken_over not in {None, moved.to_member} and not moved.adopted and not refused:
             self.tally.takeovers += 1
             self.tally.continued += moved.continued
+        return []
 
-    def _wanted_anew(self, wanted: TurnEdited | TurnRegenerated) -> None:
+    def _wanted_anew(self, wanted: TurnEdited | TurnRegenerated) -> list[str]:
         """The turn waits for whom it says now; the runs that answer it anew open next."""
         name = (str(wanted.conversation_id), wanted.turn_seq)
         account = self._accounts.get(name)
@@ -167,9 +166,15 @@ class NothingLost:
             self.tally.turns += 1
             self._accounts[name] = _Account(set(), set(wanted.waiting))
             self._waiting.setdefault(name[0], set()).add(wanted.turn_seq)
+        return []
 
-    def _closed(self, conversation: str) -> None:
+    def _refused(self, refused: Refused) -> list[str]:
+        self.tally.fenced += refused.reason is RefusedReason.FENCED
+        return []
+
+    def _closed(self, closed: ConversationClosed | ConversationHandedOver) -> list[str]:
         """What waited for a member ends with the conversation, or because a human took it."""
+        conversation = str(closed.conversation_id)
         for seq in sorted(self._waiting.pop(conversation, ())):
             account = self._accounts.get((conversation, seq))
             if account is None:
@@ -177,6 +182,7 @@ class NothingLost:
             account.waiting.clear()
             account.answered = False
             self._close_account((conversation, seq), account)
+        return []
 
     def _ended(self, ended: RunEnded) -> list[str]:
         self._orphaned.pop(ended.run_id, None)
@@ -198,3 +204,17 @@ class NothingLost:
             self.tally.answered += 1
         else:
             self.tally.ended += 1
+
+
+_SEE: Final[dict[type[Event], Callable[[NothingLost, Any], list[str]]]] = {
+    TurnCommitted: NothingLost._committed,
+    RunOpened: NothingLost._opened,
+    TurnUnassigned: NothingLost._unassigned,
+    RunMoved: NothingLost._moved,
+    RunEnded: NothingLost._ended,
+    TurnEdited: NothingLost._wanted_anew,
+    TurnRegenerated: NothingLost._wanted_anew,
+    ConversationClosed: NothingLost._closed,
+    ConversationHandedOver: NothingLost._closed,
+    Refused: NothingLost._refused,
+}

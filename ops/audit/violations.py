@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol
 
-from streams.core.events import Entry
+from streams.core.events import Entry, Event
 
 SHOWN_MOST: Final = 100
 """Violations kept in full; all are counted. One broken batch can cause thousands that say the same."""
@@ -32,10 +32,15 @@ class Violation:
         }
 
 
+Kinds = tuple[type[Event], ...]
+
+
 class Checker(Protocol):
-    """One invariant along one partition."""
+    """One invariant along one partition. What it remembers can be pickled, so that an audit can go on later."""
 
     invariant: ClassVar[int]
+    kinds: ClassVar[Kinds]
+    """The events that it looks at: of others it need not be told. Empty: it looks at all of them."""
 
     def see(self, entry: Entry) -> list[str]:
         """The next entry; returns what it breaks, a sentence each."""
@@ -80,6 +85,11 @@ class Findings:
         self.count += 1
         if len(self.shown) < SHOWN_MOST:
             self.shown.append(violation)
+
+    def join(self, other: Findings) -> None:
+        """Add those of another partition."""
+        self.count += other.count
+        self.shown += other.shown[: SHOWN_MOST - len(self.shown)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+import os
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ops.cli.common import (
+    ArchiveOption,
     KafkaOption,
     NamespaceOption,
+    OfflineOption,
     Output,
     OutputOption,
     PostgresOption,
@@ -18,7 +21,11 @@ from ops.cli.common import (
     settings_from,
     translated_failures,
 )
-from ops.cli.errors import NEGATIVE
+from ops.cli.errors import INTERRUPTED, NEGATIVE, USAGE, CommandFailed
+
+if TYPE_CHECKING:
+    from ops.audit.violations import Verdict
+    from streams.settings import Settings
 
 app = typer.Typer(name="audit", help="Proof from the log.", no_args_is_help=True)
 
@@ -29,6 +36,16 @@ def verify(
     conversation: Annotated[
         str | None, typer.Option("--conversation", help="Look at this conversation's partition; tell of it alone.")
     ] = None,
+    processes: Annotated[
+        int,
+        typer.Option("--processes", min=1, help="At most so many share the partitions.", show_default="one a core"),
+    ] = os.cpu_count() or 1,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", metavar="NAME", help="Go on with an audit that was interrupted: it said how."),
+    ] = None,
+    archive: ArchiveOption = None,
+    offline: OfflineOption = False,
     kafka: KafkaOption = None,
     postgres: PostgresOption = None,
     namespace: NamespaceOption = None,
@@ -38,6 +55,9 @@ def verify(
 
     Reads every partition's journal up to what is committed now, decides every owner again, folds the state again and
     compares it with the checkpoints, and compares the consumed intake with its outcomes. The system may be running.
+    An archive alone has neither checkpoints nor intake: what rests on them is not checked, and that is said.
+
+    Several processes share the partitions of a long journal. Interrupted, it says how to go on where it was.
 
     Exit code 0: no violation. 1: violations, listed. 2: it could not be checked.
 
@@ -46,18 +66,42 @@ def verify(
       turnlog audit verify
 
       turnlog audit verify --conversation 6f9619ff-8b86-d011 -o json
-    """
-    settings = settings_from(kafka, postgres, namespace)
-    with translated_failures():
-        from ops.audit.verify import Scope, verify_cluster
 
-        scope = Scope(partition=partition, conversation=conversation)
-        verdict = asyncio.run(verify_cluster(settings, scope, progress))
+      turnlog audit verify --archive s3://backups/turnlog --offline
+    """
+    if resume is not None and not (partition is None and conversation is None and archive is None and not offline):
+        raise CommandFailed("--resume: an audit goes on with what it began with: give it alone", USAGE)
+    settings = settings_of(kafka, postgres, namespace, archive=archive, offline=offline)
+    with translated_failures():
+        from ops.audit.shared import Interrupted, Team
+        from ops.audit.shared import resume as go_on
+        from ops.audit.verify import Scope, Where, verify_cluster
+
+        try:
+            if resume is not None:
+                verdict: Verdict = asyncio.run(go_on(settings, resume, Team(processes, progress)))
+            else:
+                scope = Scope(partition=partition, conversation=conversation)
+                where = Where(archive=archive, offline=offline)
+                verdict = asyncio.run(verify_cluster(settings, scope, progress, where, processes=processes))
+        except Interrupted as interrupted:
+            raise CommandFailed(f"interrupted; go on with: {interrupted}", INTERRUPTED) from None
     if output is Output.TABLE:
         typer.echo(told(verdict.document()))
     else:
         emit(verdict.document())
     raise typer.Exit(0 if verdict.ok else NEGATIVE)
+
+
+def settings_of(
+    kafka: str | None, postgres: str | None, namespace: str | None, *, archive: str | None, offline: bool
+) -> Settings | None:
+    """The settings; None: an archive is read alone, and needs none. `CommandFailed`: without an archive it cannot."""
+    if not offline:
+        return settings_from(kafka, postgres, namespace)
+    if archive is None:
+        raise CommandFailed("--offline: say which archive with --archive URL", USAGE)
+    return None
 
 
 def told(verdict: dict[str, object]) -> str:

@@ -48,11 +48,21 @@ NamespaceOption = Annotated[
 LifelineOption = Annotated[
     bool, typer.Option("--lifeline", help="Stop when standard input ends: for a parent that holds it open.")
 ]
+ArchiveOption = Annotated[
+    str | None,
+    typer.Option(
+        "--archive",
+        metavar="URL",
+        help="Read this archive first (a folder, s3://…), and Kafka from where it ends.",
+        show_default=False,
+    ),
+]
+OfflineOption = Annotated[bool, typer.Option("--offline", help="Read the archive alone; Kafka is not asked.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask before changing anything.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
 
 Row = Mapping[str, Any]
-MOMENTS: Final = frozenset({"created_at", "since", "updated_at"})
+MOMENTS: Final = frozenset({"at", "created_at", "settled_at", "since", "updated_at"})
 """Fields that are ms since the epoch: people are shown them as date and time, scripts as they are."""
 ANY_WIDTH: Final = 10_000
 """Columns: more than a table needs, so that it is measured and not cut."""
@@ -171,10 +181,12 @@ def translated_failures(*, quiet: bool = True) -> Iterator[None]:
     import psycopg
     from aiokafka.errors import KafkaError
 
+    from ops.audit.kept import CannotResume
     from ops.audit.source import CouldNotVerify
     from ops.bench.sequencer import BenchFailed
     from ops.children import ChildFailed
     from ops.embedded import StackUnavailable
+    from ops.history import HistoryUnavailable
     from streams.fence.channels import InvalidDocument, VersionConflict
     from streams.fence.migrate import SchemaMismatch
     from streams.fence.port import FenceUnavailable
@@ -193,7 +205,9 @@ def translated_failures(*, quiet: bool = True) -> Iterator[None]:
     except (psycopg.Error, FenceUnavailable) as error:
         said = str(error).strip().removeprefix("PostgreSQL is not available: ")
         raise CommandFailed(f"PostgreSQL: {said}\n{WAY_OUT}") from error
-    except (BenchFailed, CouldNotVerify, ChildFailed, StackUnavailable, SchemaMismatch, TopicsError) as error:
+    except (BenchFailed, CannotResume, CouldNotVerify, ChildFailed, HistoryUnavailable, StackUnavailable) as error:
+        raise CommandFailed(str(error)) from error
+    except (SchemaMismatch, TopicsError) as error:
         raise CommandFailed(str(error)) from error
 
 

@@ -83,8 +83,9 @@ def _read_varint(value: bytes, i: int, first: int) -> tuple[int, int]:
     return n, i + 1
 
 
-def _read_length(value: bytes, i: int, first: int) -> tuple[int, int]:
-    """As `_read_varint` for a length: zigzagged, never negative. Takes a varint of one byte too."""
+def read_length(value: bytes, i: int, first: int) -> tuple[int, int]:
+    """The length that begins with the byte `first`, which lies before offset `i`, and the offset after it: a varint as
+    `_read_varint` reads it, or of one byte; zigzagged, never negative. Raises `Unusual`."""
     if first & 1:
         raise Unusual
     if first < 0x80:
@@ -98,7 +99,7 @@ def _read_length(value: bytes, i: int, first: int) -> tuple[int, int]:
 _READ_HELPERS: Final[dict[str, Any]] = {
     "Unusual": Unusual,
     "read_varint": _read_varint,
-    "read_length": _read_length,
+    "read_length": read_length,
     "BOOLEANS": {0: False, 1: True},
 }
 _WRITE_HELPERS: Final[dict[str, Any]] = {

@@ -18,7 +18,7 @@ from typing import Final
 import schemas
 from streams.core.commands import Command
 from streams.core.events import Entry
-from streams.runtime.avro_compiler import Reader, Unusual, compile_reader, compile_writers, encode_long
+from streams.runtime.avro_compiler import Reader, Unusual, compile_reader, compile_writers, encode_long, read_length
 from streams.runtime.avro_reference import Reference
 from streams.runtime.framing import SINGLE_OBJECT, Framing
 from streams.runtime.live import LiveSignal
@@ -58,6 +58,8 @@ _write_event = compile_writers(
 # Times and the writer epoch are the same all along a batch, or nearly.
 _repeated_long = lru_cache(maxsize=4096)(encode_long)
 
+_PRESENT: Final = 2
+"""What an optional field begins with where it holds something: branch 1 of its union, zigzagged."""
 _UNUSUAL_TO_READ: Final = (Unusual, IndexError, KeyError, UnicodeDecodeError)
 _UNUSUAL_TO_WRITE: Final = (Unusual, KeyError, IndexError, AttributeError, TypeError, UnicodeEncodeError)
 
@@ -91,6 +93,24 @@ class Codec:
             except _UNUSUAL_TO_READ:
                 pass  # the reference reads it, or says what is wrong with it
         return self._reference.keyed(name, record, at)
+
+    def ref_of(self, name: str, record: KafkaRecord) -> str | None:
+        """The ref of a record of `turns` or `frames`, without a look at the rest of it.
+
+        None: it has none of up to 63 bytes, its key is not its conversation, or it is not of this release's schema.
+        """
+        value, key = record.value, record.key
+        if value is None or key is None or not value.startswith(self._heads[name]):
+            return None
+        try:
+            size, start = read_length(value, self._start + 1, value[self._start])
+            end = start + (size >> 1)
+            size = value[end + 1]
+            if value[start:end] != key or value[end] != _PRESENT or size & 0x81:
+                return None
+            return value[end + 2 : end + 2 + (size >> 1)].decode()
+        except _UNUSUAL_TO_READ:
+            return None
 
     def decode_membership(self, record: KafkaRecord, at: int) -> Command | Signal:
         """The command or signal in a record of `membership`, decided at log time `at` (ms). Raises `Undecodable`."""

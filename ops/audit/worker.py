@@ -1,0 +1,88 @@
+"""A process that audits the partitions that it is told: `python -m ops.audit.worker KEPT`, started by `shared`.
+
+It reads partition numbers from its standard input, a line each, and writes lines of JSON: how far it is (`note`), the
+`result` of a partition, or why it could not be had (`error`). When its input ends it keeps what it knows and ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import resource
+import signal
+import sys
+import threading
+from typing import Any
+
+import uvloop
+
+from ops.audit.asked import Asked
+from ops.audit.kept import Kept
+from ops.audit.partition import Paused
+from ops.audit.shared import asked_by
+from ops.audit.single import Keeping, audit_partition
+from ops.cli.common import translated_failures
+from ops.cli.errors import CommandFailed
+from ops.history import open_history
+from streams.settings import load_settings
+
+
+class _Orders:
+    """What the parent wants: partitions, until it wants no more, or is gone."""
+
+    def __init__(self) -> None:
+        self._partitions: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self.stopping = threading.Event()
+        threading.Thread(target=self._listen, name="orders", daemon=True).start()
+
+    def _listen(self) -> None:
+        for line in sys.stdin:
+            self._partitions.put(int(line))
+        self.stopping.set()
+        self._partitions.put(None)
+
+    def next(self) -> int | None:
+        """The next partition; None: no more."""
+        partition = self._partitions.get()
+        return None if self.stopping.is_set() else partition
+
+
+def _say(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()
+
+
+async def _audit(asked: Asked, partition: int, keeping: Keeping) -> dict[str, Any]:
+    where = asked.where
+    async with open_history(asked.settings, where.archive, offline=where.offline) as history:
+        audited = await audit_partition(history, asked, partition, lambda note: _say({"note": note}), keeping)
+    return audited.document()
+
+
+def main() -> None:
+    """See above. An interrupt from the terminal is the parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    kept = Kept.named(sys.argv[1])
+    plan = kept.plan()
+    asked = asked_by(plan, None if plan["where"]["offline"] else load_settings())
+    orders = _Orders()
+    keeping = Keeping(kept, orders.stopping.is_set)
+    while (partition := orders.next()) is not None:
+        try:
+            with translated_failures():
+                result = uvloop.run(_audit(asked, partition, keeping))
+        except Paused:
+            break
+        except CommandFailed as failure:
+            _say({"partition": partition, "error": str(failure)})
+            break
+        kept.finish(partition, result)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        _say(
+            {"partition": partition, "pid": os.getpid(), "cpu_s": used.ru_utime + used.ru_stime, "rss": used.ru_maxrss}
+        )
+
+
+if __name__ == "__main__":
+    main()
