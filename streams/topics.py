@@ -76,6 +76,11 @@ class Topics:
         return self._named("deployment")
 
     @property
+    def keys(self) -> str:
+        """The keys that words are sealed by, themselves sealed; it has one partition."""
+        return self._named("keys")
+
+    @property
     def by_conversation(self) -> tuple[str, ...]:
         """Those whose partitions are the conversations', all alike."""
         return self.turns, self.frames, self.membership, self.conversations, self.dead_letters, self.live
@@ -87,7 +92,7 @@ class Topics:
 
     @property
     def all(self) -> tuple[str, ...]:
-        return *self.by_conversation, self.deployment
+        return *self.by_conversation, self.deployment, self.keys
 
     def of_schema(self, name: str) -> str:
         """The topic whose records have the schema `name`, one of `schemas.NAMES`."""
@@ -129,8 +134,10 @@ class Change:
 def settings_of(topics: Topics, replication: int) -> dict[str, TopicSettings]:
     """Topic name to its settings, for topics with `replication` replicas.
 
-    Intake has the broker's time (log time is built on it), and no topic is compacted: each is a log, not a table.
-    The journal is kept for ever. Each takes the largest batch that is written to it, whatever the broker's default is.
+    Intake has the broker's time (log time is built on it), and no topic but that of keys is compacted: each is a log,
+    not a table. The journal is kept for ever. A key that was destroyed is gone from its topic once Kafka has cleaned
+    it: its log is rolled after a day, and cleaned within a week. Each topic takes the largest batch that is written to
+    it, whatever the broker's default is.
     """
     never_compacted = {"cleanup.policy": "delete", "unclean.leader.election.enable": "false"}
     intake = {**never_compacted, "message.timestamp.type": "LogAppendTime"}
@@ -150,6 +157,15 @@ def settings_of(topics: Topics, replication: int) -> dict[str, TopicSettings]:
         ),
         topics.live: TopicSettings(never_compacted, {**durable, "retention.ms": str(HOUR_MS)}),
         topics.deployment: TopicSettings(kept, durable),
+        topics.keys: TopicSettings(
+            {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"},
+            {
+                **durable,
+                "segment.ms": str(DAY_MS),
+                "max.compaction.lag.ms": str(7 * DAY_MS),
+                "min.cleanable.dirty.ratio": "0.1",
+            },
+        ),
     }
 
 
@@ -264,7 +280,7 @@ async def _repairs(admin: AIOKafkaAdminClient, names: list[str], settings: Mappi
     changes = []
     for name, config in (await _configs(admin, names)).items():
         policy = config["cleanup.policy"].value
-        if "compact" in policy:
+        if "compact" in policy and settings[name].fixed["cleanup.policy"] != policy:
             raise TopicsError(
                 f"{name} has cleanup.policy={policy}, so that Kafka keeps only the last record of each key: records "
                 "may be lost already. Set cleanup.policy=delete with Kafka's own tools, then run `turnlog audit verify`"

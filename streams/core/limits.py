@@ -21,6 +21,9 @@ RUN_EVENTS_MAX: Final = 1024
 RUN_FRAMES_MAX: Final = 16 * RUN_EVENTS_MAX
 """Stored frames of one run, coalesced or not: 16,384. Bounds its state, and the list of seqs when superseded."""
 
+SEALED_OVERHEAD_BYTES: Final = 22
+"""Of a sealed text's token (`streams.sealing.token`), in front of its base64: prefix 5, key id 16, colon 1."""
+
 ID_MAX_BYTES: Final = 512
 """Of an id or key, as UTF-8. An agent's key holds its conversation's id, its group twice and a clientId, and is indexed
 by PostgreSQL together with the conversation's id: 5 * 512 bytes and what joins them stay below its 2,704."""
@@ -28,6 +31,16 @@ by PostgreSQL together with the conversation's id: 5 * 512 bytes and what joins 
 
 def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
+
+
+def sealed_bytes(plain: int) -> int:
+    """Length of the token of a text of `plain` bytes: nonce (12), text and tag (16) in base64, 4 characters for
+    3 bytes. It tells the text's own length to within two bytes, so that limits hold for what is sealed too."""
+    return SEALED_OVERHEAD_BYTES + 4 * ((plain + 12 + 16 + 2) // 3)
+
+
+_SEALED_TEXT_MAX_BYTES: Final = sealed_bytes(TEXT_MAX_BYTES)
+_SEALED_CHECKPOINT_MAX_BYTES: Final = sealed_bytes(CHECKPOINT_MAX_BYTES)
 
 
 def _unstorable(text: str) -> bool:
@@ -105,8 +118,9 @@ def problem_of_frame(frame: Frame, sender: str) -> tuple[RefusedReason, str] | N
 
 def problem_of_checkpoint(frame: Frame) -> tuple[RefusedReason, str] | None:
     """Why this frame, which passed `problem_of_frame`, is no checkpoint that can be stored."""
-    if (size := _bytes(frame.data or "")) > CHECKPOINT_MAX_BYTES:
-        return RefusedReason.RECORD_TOO_LARGE, f"data: {size} bytes as UTF-8; at most {CHECKPOINT_MAX_BYTES}"
+    most = CHECKPOINT_MAX_BYTES if frame.key_id is None else _SEALED_CHECKPOINT_MAX_BYTES
+    if (size := _bytes(frame.data or "")) > most:
+        return RefusedReason.RECORD_TOO_LARGE, f"data: {size} bytes as UTF-8; at most {most}"
     return None
 
 
@@ -121,6 +135,7 @@ def _small_and_storable(everything: str) -> bool:
 
 def _problem_of_content(record: Turn | Frame) -> tuple[RefusedReason, str] | None:
     total = 0
+    text_most = TEXT_MAX_BYTES if record.key_id is None else _SEALED_TEXT_MAX_BYTES
     for field in record.__struct_fields__:
         value = getattr(record, field)
         if not isinstance(value, str):
@@ -128,8 +143,8 @@ def _problem_of_content(record: Turn | Frame) -> tuple[RefusedReason, str] | Non
         if _unstorable(value):
             return RefusedReason.INVALID_TEXT, f"{field}: holds NUL or a lone surrogate"
         size = _bytes(value)
-        if field == "text" and size > TEXT_MAX_BYTES:
-            return RefusedReason.TEXT_TOO_LARGE, f"text: {size} bytes as UTF-8; at most {TEXT_MAX_BYTES}"
+        if field == "text" and size > text_most:
+            return RefusedReason.TEXT_TOO_LARGE, f"text: {size} bytes as UTF-8; at most {text_most}"
         total += size
     if total > RECORD_MAX_BYTES:
         return RefusedReason.RECORD_TOO_LARGE, f"record: {total} bytes as UTF-8; at most {RECORD_MAX_BYTES}"

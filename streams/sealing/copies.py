@@ -1,0 +1,128 @@
+"""The topic of keys: `keys`, one partition, compacted, so that the newest record of each key is all that stays of it.
+
+Its records: key = the data key's id; value = JSON `{"conversation", "wrapped"}` with the key, sealed by the master key,
+in base64; a tombstone once the key is destroyed, after which compaction takes away what was there before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from streams.runtime.kafka import consumer
+from streams.sealing.store import RESTORE_AT_ONCE, CopiesUnavailable, WrappedKey
+from streams.settings import Settings
+from streams.topics import Topics
+
+log = structlog.get_logger(__name__)
+
+POLL_MS: Final = 1_000
+
+
+class _Copy(msgspec.Struct, frozen=True):
+    conversation: str
+    wrapped: bytes
+
+
+_decoder: Final = msgspec.json.Decoder(_Copy)
+
+
+class KeyTopic:
+    """`KeyCopies` on Kafka. The producer is made when it is first needed, and anew after a send that failed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._kafka = settings.kafka
+        self._topic = Topics(settings.namespace).keys
+        self._limit_ms = settings.request_timeout_ms
+        self._producer: AIOKafkaProducer | None = None
+        self._starting = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Disconnect."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.stop()
+
+    async def put(self, keys: Sequence[WrappedKey]) -> None:
+        """See `KeyCopies`. Waits for all of them: aiokafka sends what is queued at the same time as one batch."""
+        try:
+            async with asyncio.timeout(self._limit_ms / 1000):
+                producer = await self._started()
+                sent = [await producer.send(self._topic, _value(key), key=key.id.encode(), partition=0) for key in keys]
+                await asyncio.gather(*sent)
+        except (KafkaError, TimeoutError, OSError) as error:
+            await self._drop()
+            raise CopiesUnavailable(f"{self._topic} cannot be written: {type(error).__name__}") from error
+
+    async def all(self, seen: Callable[[Sequence[WrappedKey]], Awaitable[None]]) -> None:
+        """See `KeyCopies`. Holds the whole topic's newest records: about 300 bytes a key."""
+        place = TopicPartition(self._topic, 0)
+        reader = consumer(self._kafka, self._limit_ms / 1000)
+        newest: dict[str, WrappedKey] = {}
+        try:
+            async with asyncio.timeout(self._limit_ms / 1000):
+                await reader.start()
+                reader.assign([place])
+                begin = (await reader.beginning_offsets([place]))[place]
+                end = (await reader.end_offsets([place]))[place]
+            reader.seek(place, begin)
+            while await reader.position(place) < end:
+                for record in (await reader.getmany(place, timeout_ms=POLL_MS)).get(place, ()):
+                    self._take(newest, record)
+        except (KafkaError, TimeoutError, OSError) as error:
+            raise CopiesUnavailable(f"{self._topic} cannot be read: {type(error).__name__}") from error
+        finally:
+            await reader.stop()
+        live = list(newest.values())
+        for start in range(0, len(live), RESTORE_AT_ONCE):
+            await seen(live[start : start + RESTORE_AT_ONCE])
+
+    def _take(self, newest: dict[str, WrappedKey], record: Any) -> None:
+        key_id = bytes(record.key or b"").decode("ascii", "replace")
+        if record.value is None:
+            newest.pop(key_id, None)
+            return
+        try:
+            copy = _decoder.decode(record.value)
+        except msgspec.DecodeError as error:
+            log.warning(
+                "a record of the topic of keys is none", topic=self._topic, offset=record.offset, error=str(error)
+            )
+            return
+        newest[key_id] = WrappedKey(key_id, copy.conversation, copy.wrapped)
+
+    async def _started(self) -> AIOKafkaProducer:
+        async with self._starting:
+            if self._producer is None:
+                producer = AIOKafkaProducer(
+                    bootstrap_servers=self._kafka,
+                    client_id="turnlog-keys",
+                    enable_idempotence=True,
+                    acks="all",
+                    request_timeout_ms=self._limit_ms,
+                )
+                try:
+                    await producer.start()
+                except BaseException:
+                    await producer.stop()
+                    raise
+                self._producer = producer
+            return self._producer
+
+    async def _drop(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            try:
+                await producer.stop()
+            except (KafkaError, TimeoutError) as error:
+                log.info("a producer ended with an error", error=repr(error))
+
+
+def _value(key: WrappedKey) -> bytes | None:
+    return None if key.wrapped is None else msgspec.json.encode(_Copy(key.conversation_id, key.wrapped))

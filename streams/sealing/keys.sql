@@ -1,0 +1,29 @@
+-- current_key: The key that a conversation's words are sealed by now.
+SELECT key_id, wrapped, copied FROM data_keys WHERE conversation_id = %(conversation)s AND current;
+
+-- add_key: The first one that comes is the conversation's.
+INSERT INTO data_keys (key_id, conversation_id, wrapped, current, copied)
+VALUES (%(key)s, %(conversation)s, %(wrapped)s, true, false)
+ON CONFLICT DO NOTHING;
+
+-- keys: What is known of these keys.
+SELECT key_id, conversation_id, wrapped FROM data_keys WHERE key_id = ANY(%(keys)s);
+
+-- copied: The topic of keys says of it what this table says, unless it was destroyed meanwhile.
+UPDATE data_keys SET copied = true WHERE key_id = ANY(%(keys)s) AND (wrapped IS NULL) = %(erased)s;
+
+-- erased_to_copy: Destroyed keys that the topic of keys may still have.
+SELECT key_id FROM data_keys WHERE wrapped IS NULL AND NOT copied ORDER BY key_id LIMIT 1000;
+
+-- restore_keys: What the topic of keys has and this table lost. It seals nothing new; of a conversation that was erased
+-- it comes back destroyed, and its tombstone is still to be written.
+INSERT INTO data_keys (key_id, conversation_id, wrapped, current, copied, erased_at)
+SELECT
+    lost.key_id, lost.conversation_id, CASE WHEN erased.id IS NULL THEN lost.wrapped END, false, erased.id IS NULL,
+    CASE WHEN erased.id IS NOT NULL THEN clock_timestamp() END
+FROM unnest(%(keys)s::text[], %(conversations)s::text[], %(wrapped)s::bytea[]) AS lost (key_id, conversation_id, wrapped)
+LEFT JOIN conversations erased ON erased.id = lost.conversation_id AND erased.status = 'erased'
+ON CONFLICT DO NOTHING;
+
+-- keys_of: All keys of a conversation, and whether each is destroyed.
+SELECT key_id, wrapped IS NULL FROM data_keys WHERE conversation_id = %(conversation)s ORDER BY created_at, key_id;

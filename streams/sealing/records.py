@@ -1,0 +1,222 @@
+"""Which parts of a command are words, and which of an event; sealing the one and opening the other.
+
+Words are all that a person or an agent may write freely: `text`, `data`, `metadata`, `meta`, `extra`. What decisions
+rest on stays plain: ids, keys, types, senders, times; of an answer to questions, which ones it answers; of an edit,
+which message it names. A field that no store could hold (NUL, a lone surrogate) is sent as one NUL, so that the
+sequencer refuses it by its own rule and the rest of it is stored nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from streams.core.commands import Command, CommitFrame, CommitPersonFrame, CommitTurn, OpenConversation
+from streams.core.content import Frame, Turn
+from streams.core.events import (
+    ConversationOpened,
+    Entry,
+    Event,
+    FrameCommitted,
+    PersonFrameCommitted,
+    RunMoved,
+    TurnCommitted,
+    TurnEdited,
+)
+from streams.sealing.token import DataKey, NotSealed, key_id_of
+
+TURN_WORDS: Final = ("text", "data", "metadata", "meta")
+FRAME_WORDS: Final = ("text", "data", "metadata", "extra")
+_NAMING: Final = frozenset({"edit", "regenerate"})
+"""Frames of people whose `extra` names the message that they are about."""
+_NAMING_WORDS: Final = ("text", "data", "metadata")
+UNSTORABLE: Final = "\0"
+
+
+class Missing(Enum):
+    """Why words cannot be shown."""
+
+    ERASED = "[erased]"
+    SEALED = "[sealed]"
+    """Their key is not to be had here."""
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+KeyOf = Callable[[str], DataKey | Missing]
+"""The key of this id."""
+
+
+# --------------------------------------------------------------------------------------------------- seal
+
+
+def has_words(command: Command) -> bool:
+    """Whether there is anything to seal in it: most of what agents send beside messages has nothing."""
+    match command:
+        case CommitTurn(turn=turn):
+            return _any(turn, TURN_WORDS)
+        case CommitFrame(frame=frame) | CommitPersonFrame(frame=frame):
+            return _any(frame, FRAME_WORDS)
+        case OpenConversation(metadata=metadata):
+            return metadata is not None
+        case _:
+            return False
+
+
+def sealed(command: Command, key: DataKey) -> Command:
+    """The command with its words sealed."""
+    match command:
+        case CommitTurn(turn=turn):
+            return replace(command, turn=_sealed(turn, TURN_WORDS, key))
+        case CommitPersonFrame(frame=frame) if frame.type == "resume":
+            return replace(command, frame=_sealed_answers(frame, key))
+        case CommitPersonFrame(frame=frame) if frame.type in _NAMING:
+            return replace(command, frame=_sealed(frame, _NAMING_WORDS, key))
+        case CommitFrame(frame=frame) | CommitPersonFrame(frame=frame):
+            return replace(command, frame=_sealed(frame, FRAME_WORDS, key))
+        case OpenConversation(metadata=str(metadata)):
+            return replace(command, metadata=_token(metadata, key))
+        case _:
+            return command
+
+
+def _sealed(record: T, words: Iterable[str], key: DataKey) -> T:
+    changed = {name: _token(text, key) for name in words if (text := getattr(record, name)) is not None}
+    return replace(record, **changed, key_id=key.id) if changed else record
+
+
+def _sealed_answers(frame: Frame, key: DataKey) -> Frame:
+    """Each answer by itself: the sequencer gives each to the run that asked."""
+    document = msgspec.json.decode(frame.data or "{}", type=dict[str, Any])
+    answers = document.get("answers")
+    if not isinstance(answers, dict):
+        return _sealed(frame, FRAME_WORDS, key)  # it will be refused
+    tokens = {ask: _token(msgspec.json.encode(answer).decode(), key) for ask, answer in answers.items()}
+    rest = _sealed(replace(frame, data=None), FRAME_WORDS, key)
+    return replace(rest, data=msgspec.json.encode({"answers": tokens}).decode(), key_id=key.id)
+
+
+def _token(text: str, key: DataKey) -> str:
+    if "\0" in text:
+        return UNSTORABLE
+    try:
+        return key.seal(text)
+    except UnicodeEncodeError:
+        return UNSTORABLE
+
+
+def _any(record: Any, words: Iterable[str]) -> bool:
+    return any(getattr(record, name) is not None for name in words)
+
+
+# --------------------------------------------------------------------------------------------------- open
+
+
+def key_ids(entries: Iterable[Entry]) -> Iterator[str]:
+    """Ids of the keys that these entries are sealed by, some of them more than once."""
+    for entry in entries:
+        match entry.event:
+            case TurnCommitted(turn=Turn(key_id=str(key_id))):
+                yield key_id
+            case FrameCommitted(frame=Frame(key_id=str(key_id))):
+                yield key_id
+            case PersonFrameCommitted(frame=Frame(key_id=str(key_id))):
+                yield key_id
+            case ConversationOpened(metadata=str(text)) | TurnEdited(text=str(text)) | TurnEdited(data=str(text)):
+                if (named := key_id_of(text)) is not None:
+                    yield named
+            case RunMoved(resume=str(answers)):
+                yield from (named for text in _answers(answers) if (named := key_id_of(text)) is not None)
+
+
+def opened(entry: Entry, key_of: KeyOf) -> Entry:
+    """The entry with its words as they were said; a placeholder where their key is gone."""
+    event = _opened_event(entry.event, key_of)
+    return entry if event is entry.event else replace(entry, event=event)
+
+
+def _opened_event(event: Event, key_of: KeyOf) -> Event:
+    match event:
+        case TurnCommitted(turn=Turn(key_id=str()) as turn):
+            return replace(event, turn=_opened(turn, TURN_WORDS, key_of))
+        case FrameCommitted(frame=Frame(key_id=str()) as frame):
+            return replace(event, frame=_opened(frame, FRAME_WORDS, key_of))
+        case PersonFrameCommitted(frame=Frame(key_id=str(), type="resume") as frame):
+            rest = _opened(replace(frame, data=None), FRAME_WORDS, key_of)
+            return replace(event, frame=replace(rest, data=_opened_document(frame.data or "{}", key_of)))
+        case PersonFrameCommitted(frame=Frame(key_id=str()) as frame):
+            return replace(event, frame=_opened(frame, FRAME_WORDS, key_of))
+        case TurnEdited(text=text, data=data) if _is_token(text) or _is_token(data):
+            return _opened(event, ("text", "data"), key_of, of_record=False)
+        case ConversationOpened(metadata=metadata) if _is_token(metadata):
+            return _opened(event, ("metadata",), key_of, of_record=False)
+        case RunMoved(resume=str(answers)):
+            return replace(event, resume=_opened_answers(answers, key_of))
+        case _:
+            return event
+
+
+def opened_text(name: str, text: str, key_of: KeyOf) -> str | None:
+    """One field of this name; a placeholder (None where a field may lack) when its key is gone."""
+    key_id = key_id_of(text)
+    if key_id is None:
+        return text
+    key = key_of(key_id)
+    if isinstance(key, Missing):
+        return _placeholder(name, key)
+    try:
+        return key.open(text)
+    except NotSealed:
+        return text  # somebody's own words that look like a token: they were never sealed
+
+
+def _placeholder(name: str, why: Missing) -> str | None:
+    match name:
+        case "text":
+            return why.value
+        case "data":
+            return msgspec.json.encode({"text": why.value}).decode()
+        case _:
+            return None
+
+
+def _opened(record: T, words: Iterable[str], key_of: KeyOf, *, of_record: bool = True) -> T:
+    found = ((name, getattr(record, name)) for name in words)
+    changed: dict[str, Any] = {name: opened_text(name, text, key_of) for name, text in found if text is not None}
+    return replace(record, **changed, key_id=None) if of_record else replace(record, **changed)
+
+
+def _opened_document(data: str, key_of: KeyOf) -> str:
+    answers = msgspec.json.decode(data).get("answers", {})
+    return msgspec.json.encode({"answers": _opened_each(answers, key_of)}).decode()
+
+
+def _opened_answers(answers: str, key_of: KeyOf) -> str:
+    return msgspec.json.encode(_opened_each(msgspec.json.decode(answers), key_of)).decode()
+
+
+def _opened_each(answers: dict[str, Any], key_of: KeyOf) -> dict[str, Any]:
+    return {ask: _opened_answer(answer, key_of) for ask, answer in answers.items()}
+
+
+def _opened_answer(answer: Any, key_of: KeyOf) -> Any:
+    if not isinstance(answer, str) or (key_id := key_id_of(answer)) is None:
+        return answer
+    key = key_of(key_id)
+    if isinstance(key, Missing):
+        return key.value
+    try:
+        return msgspec.Raw(key.open(answer).encode())
+    except NotSealed:
+        return answer
+
+
+def _answers(answers: str) -> Iterator[str]:
+    return (answer for answer in msgspec.json.decode(answers).values() if isinstance(answer, str))
+
+
+def _is_token(text: str | None) -> bool:
+    return text is not None and key_id_of(text) is not None

@@ -1,0 +1,159 @@
+"""Data keys in Postgres, each sealed by the master key, and their copy in the topic of keys.
+
+A key is used only once both have it: a Postgres that lost its last seconds, or was restored from an older backup, must
+not have lost what people said since. What is missing there is found in the topic, and put back.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from psycopg import AsyncConnection
+from pydantic import SecretStr
+
+from streams.fence.connection import SessionPool
+from streams.fence.queries import load_queries
+from streams.fence.signing import MasterKeyError
+from streams.sealing.records import Missing
+from streams.sealing.token import NONCE_BYTES, SECRET_BYTES, DataKey, new_key
+
+QUERIES: Final = load_queries("streams.sealing", "keys.sql")
+CALL_LIMIT_S: Final = 3.0
+SESSIONS: Final = 2
+RESTORE_AT_ONCE: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedKey:
+    """A key as it is stored: sealed by the master key. None: it was destroyed."""
+
+    id: str
+    conversation_id: str
+    wrapped: bytes | None
+
+
+class KeyCopies(Protocol):
+    """The topic of keys: the copy that outlives a Postgres."""
+
+    async def put(self, keys: Sequence[WrappedKey]) -> None:
+        """Write these, or their tombstones, durably. Raises `CopiesUnavailable`."""
+
+    async def all(self, seen: Callable[[Sequence[WrappedKey]], Awaitable[None]]) -> None:
+        """Show every key that is not destroyed, in chunks. Raises `CopiesUnavailable`."""
+
+
+class CopiesUnavailable(Exception):
+    """The topic of keys cannot be read or written now."""
+
+
+class Wrapping:
+    """Seals data keys by the master key: a copy of the database or of the topic opens nothing."""
+
+    def __init__(self, master_key: SecretStr) -> None:
+        derived = HKDF(SHA256(), SECRET_BYTES, salt=None, info=b"turnlog data keys 1")
+        self._cipher = AESGCM(derived.derive(master_key.get_secret_value().encode()))
+
+    def wrap(self, key: DataKey) -> bytes:
+        """The key as it may be stored."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, key.secret, f"{key.id} {key.conversation_id}".encode())
+
+    def unwrap(self, stored: WrappedKey) -> DataKey:
+        """The key. Raises `MasterKeyError` when another master key sealed it."""
+        wrapped = stored.wrapped or b""
+        try:
+            secret = self._cipher.decrypt(
+                wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], f"{stored.id} {stored.conversation_id}".encode()
+            )
+        except (InvalidTag, ValueError):
+            raise MasterKeyError(
+                f"data key {stored.id} was sealed by another TURNLOG_MASTER_KEY than this one"
+            ) from None
+        return DataKey(stored.id, stored.conversation_id, secret)
+
+
+class DataKeyStore:
+    """Keys of conversations. Methods raise `FenceUnavailable` when Postgres does not answer, and `MasterKeyError`."""
+
+    def __init__(self, dsn: str, wrapping: Wrapping) -> None:
+        self._sessions = SessionPool(dsn, "data keys", size=SESSIONS, limit_s=CALL_LIMIT_S)
+        self._wrapping = wrapping
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._sessions.close()
+
+    async def current(self, conversation_id: str, copies: KeyCopies) -> DataKey:
+        """The key that this conversation's words are sealed by; the first caller makes it. Raises `CopiesUnavailable`
+        too: a key that has no copy seals nothing."""
+        key, copied = await self._current(conversation_id)
+        if not copied:
+            await copies.put([WrappedKey(key.id, conversation_id, self._wrapping.wrap(key))])
+            await self._run("copied", keys=[key.id], erased=False)
+        return key
+
+    async def _current(self, conversation_id: str) -> tuple[DataKey, bool]:
+        fresh = new_key(conversation_id)
+        parameters = {"conversation": conversation_id, "key": fresh.id, "wrapped": self._wrapping.wrap(fresh)}
+
+        async def find(connection: AsyncConnection[Any]) -> tuple[str, bytes, bool]:
+            while True:
+                row = await (await connection.execute(QUERIES["current_key"], parameters)).fetchone()
+                if row is not None:
+                    key_id, wrapped, copied = row
+                    return key_id, wrapped, copied
+                await connection.execute(QUERIES["add_key"], parameters)
+
+        key_id, wrapped, copied = await self._sessions.run(find)
+        return self._wrapping.unwrap(WrappedKey(key_id, conversation_id, wrapped)), copied
+
+    async def find(self, key_ids: Collection[str]) -> Mapping[str, DataKey | Missing]:
+        """What is known of these keys; one that is not in the answer is not known here."""
+        rows = await self._run("keys", keys=list(key_ids))
+        return {
+            key_id: Missing.ERASED
+            if wrapped is None
+            else self._wrapping.unwrap(WrappedKey(key_id, conversation_id, wrapped))
+            for key_id, conversation_id, wrapped in rows
+        }
+
+    async def restore(self, copies: KeyCopies) -> None:
+        """Put back every key that the topic has and Postgres has not. Raises `CopiesUnavailable`."""
+
+        async def put_back(keys: Sequence[WrappedKey]) -> None:
+            await self._run(
+                "restore_keys",
+                keys=[key.id for key in keys],
+                conversations=[key.conversation_id for key in keys],
+                wrapped=[key.wrapped for key in keys],
+            )
+
+        await copies.all(put_back)
+
+    async def shred(self, copies: KeyCopies) -> int:
+        """Write the tombstones of destroyed keys that have none yet; returns how many. Raises `CopiesUnavailable`."""
+        written = 0
+        while rows := await self._run("erased_to_copy"):
+            ids = [key_id for (key_id,) in rows]
+            await copies.put([WrappedKey(key_id, "", None) for key_id in ids])
+            await self._run("copied", keys=ids, erased=True)
+            written += len(ids)
+        return written
+
+    async def of(self, conversation_id: str) -> Sequence[tuple[str, bool]]:
+        """Each key's id, and whether it was destroyed."""
+        return [(key_id, erased) for key_id, erased in await self._run("keys_of", conversation=conversation_id)]
+
+    async def _run(self, query: str, **parameters: Any) -> Sequence[tuple[Any, ...]]:
+        async def ask(connection: AsyncConnection[Any]) -> Sequence[tuple[Any, ...]]:
+            cursor = await connection.execute(QUERIES[query], parameters)
+            return await cursor.fetchall() if cursor.description is not None else []
+
+        return await self._sessions.run(ask)

@@ -1,0 +1,186 @@
+"""What of a command is sealed, and that an entry opens to what was said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from streams.core.commands import Command, CommitFrame, CommitPersonFrame, CommitTurn, OpenConversation
+from streams.core.content import Frame, RefusedReason, Turn
+from streams.core.events import (
+    ConversationOpened,
+    Entry,
+    Event,
+    FrameCommitted,
+    MoveReason,
+    PersonFrameCommitted,
+    RunMoved,
+    TurnCommitted,
+    TurnEdited,
+)
+from streams.core.limits import CHECKPOINT_MAX_BYTES, TEXT_MAX_BYTES, problem_of_checkpoint, problem_of_turn
+from streams.sealing.records import Missing, has_words, key_ids, opened, sealed
+from streams.sealing.token import new_key
+
+pytestmark = pytest.mark.unit
+
+KEY = new_key("c1")
+SECRET = "the zebra's name is Björn"
+STAMPS: dict[str, Any] = {"at": 0, "timestamp": 0}
+TURN = Turn(
+    id="t1", sender="anna", channel="web", type="text", text=SECRET, data=json.dumps({"a": SECRET}), metadata="{}"
+)
+FRAME = Frame(id="m1", type="buttons", text=SECRET, extra=json.dumps({"actions": [SECRET]}))
+
+
+def commit(frame: Frame) -> CommitFrame:
+    return CommitFrame(
+        **STAMPS, conversation_id="c1", frame=frame, sender="bot", channel="web", group="g", member="m", gateway="gw"
+    )
+
+
+def of_person(frame: Frame) -> CommitPersonFrame:
+    return CommitPersonFrame(**STAMPS, conversation_id="c1", frame=frame, sender="anna", channel="web")
+
+
+def entry(event: Event) -> Entry:
+    return Entry(1, 0, 0, 1, event)
+
+
+def opened_event(event: Event) -> Event:
+    assert set(key_ids([entry(event)])) == {KEY.id}
+    return opened(entry(event), {KEY.id: KEY}.__getitem__).event
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        CommitTurn(**STAMPS, conversation_id="c1", turn=TURN),
+        commit(FRAME),
+        of_person(replace(FRAME, type="survey")),
+        of_person(Frame(id="f", type="resume", data=json.dumps({"answers": {"ask-1": {"text": SECRET}}}))),
+        of_person(Frame(id="f", type="edit", text=SECRET, extra='{"messageId": "t1"}')),
+        OpenConversation(**STAMPS, conversation_id="c1", channel="web", metadata=json.dumps({"name": SECRET})),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_nothing_that_was_said_is_left_in_a_sealed_command(command: Command) -> None:
+    assert has_words(command)
+    assert "zebra" in str(command)
+    assert "zebra" not in str(sealed(command, KEY))
+
+
+@pytest.mark.parametrize("type_", ["read", "run", "interrupt_resolved"])
+def test_what_says_nothing_needs_no_key(type_: str) -> None:
+    command = commit(Frame(id="f", type=type_, status="finished"))
+    assert not has_words(command)
+    assert sealed(command, KEY) == command
+
+
+def test_a_turn_opens_as_it_was_said() -> None:
+    command = sealed(CommitTurn(**STAMPS, conversation_id="c1", turn=TURN), KEY)
+    assert isinstance(command, CommitTurn)
+    assert command.turn.key_id == KEY.id
+    event = TurnCommitted(command.turn, conversation_id="c1", seq=1)
+    assert opened_event(event) == replace(event, turn=TURN)
+
+
+def test_a_frame_opens_as_it_was_said() -> None:
+    command = sealed(commit(FRAME), KEY)
+    assert isinstance(command, CommitFrame)
+    event = FrameCommitted(command.frame, "bot", "web", "g", "m", conversation_id="c1", seq=2)
+    assert opened_event(event) == replace(event, frame=FRAME)
+
+
+def test_answers_are_sealed_one_by_one_and_their_questions_stay_plain() -> None:
+    said = {"answers": {"ask-1": {"text": SECRET}, "ask-2": "yes"}}
+    command = sealed(of_person(Frame(id="f", type="resume", data=json.dumps(said))), KEY)
+    assert isinstance(command, CommitPersonFrame)
+    document = json.loads(command.frame.data or "")
+    assert list(document["answers"]) == ["ask-1", "ask-2"]
+    event = PersonFrameCommitted(command.frame, "anna", "web", conversation_id="c1")
+    found = opened_event(event)
+    assert isinstance(found, PersonFrameCommitted)
+    assert json.loads(found.frame.data or "") == said
+    moved = RunMoved(
+        "r", 1, "g", "a", "b", 2, MoveReason.MEMBER_LEFT, resume=json.dumps(document["answers"]), conversation_id="c1"
+    )
+    again = opened_event(moved)
+    assert isinstance(again, RunMoved)
+    assert json.loads(again.resume or "") == said["answers"]
+
+
+def test_an_edit_says_which_message_it_is_of_and_its_event_opens() -> None:
+    command = sealed(of_person(Frame(id="f", type="edit", text=SECRET, extra='{"messageId": "t1"}')), KEY)
+    assert isinstance(command, CommitPersonFrame)
+    assert command.frame.extra == '{"messageId": "t1"}'
+    edited = opened_event(TurnEdited(1, "t1", "anna", text=command.frame.text, conversation_id="c1"))
+    assert isinstance(edited, TurnEdited)
+    assert edited.text == SECRET
+
+
+def test_what_a_conversation_was_opened_with_opens() -> None:
+    opening = OpenConversation(**STAMPS, conversation_id="c1", channel="web", metadata='{"name": "Anna"}')
+    command = sealed(opening, KEY)
+    assert isinstance(command, OpenConversation)
+    found = opened_event(ConversationOpened("web", conversation_id="c1", metadata=command.metadata))
+    assert isinstance(found, ConversationOpened)
+    assert found.metadata == opening.metadata
+
+
+@pytest.mark.parametrize("missing", list(Missing))
+def test_where_the_key_is_gone_a_placeholder_stands(missing: Missing) -> None:
+    command = sealed(CommitTurn(**STAMPS, conversation_id="c1", turn=TURN), KEY)
+    assert isinstance(command, CommitTurn)
+    found = opened(entry(TurnCommitted(command.turn, conversation_id="c1", seq=1)), lambda _: missing).event
+    assert isinstance(found, TurnCommitted)
+    assert found.turn.text == missing.value
+    assert json.loads(found.turn.data or "") == {"text": missing.value}
+    assert (found.turn.metadata, found.turn.id) == (None, "t1")
+
+
+def test_what_was_stored_plain_is_given_as_it_is() -> None:
+    stored = entry(TurnCommitted(TURN, conversation_id="c1", seq=1))
+    assert opened(stored, lambda _: Missing.SEALED) is stored
+    assert not list(key_ids([stored]))
+
+
+def test_words_that_only_look_sealed_are_given_as_they_were_said() -> None:
+    look_alike = KEY.seal("x")[:-4] + "AAAA"
+    event = TurnEdited(1, "t1", "anna", text=look_alike, conversation_id="c1")
+    assert opened_event(event) == event
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+def test_a_text_that_cannot_be_stored_is_refused_by_the_core_without_the_rest_of_it(text: str) -> None:
+    command = sealed(CommitTurn(**STAMPS, conversation_id="c1", turn=replace(TURN, text=f"{SECRET}{text}")), KEY)
+    assert isinstance(command, CommitTurn)
+    assert "zebra" not in str(command)
+    assert (problem_of_turn(command.turn) or [None])[0] is RefusedReason.INVALID_TEXT
+
+
+def test_limits_hold_for_what_is_sealed_as_for_what_is_not() -> None:
+    def of(size: int) -> Turn:
+        command = sealed(CommitTurn(**STAMPS, conversation_id="c1", turn=Turn(**_plain(), text="ä" * (size // 2))), KEY)
+        assert isinstance(command, CommitTurn)
+        return command.turn
+
+    assert problem_of_turn(of(TEXT_MAX_BYTES)) is None
+    assert (problem_of_turn(of(TEXT_MAX_BYTES + 4)) or [None])[0] is RefusedReason.TEXT_TOO_LARGE
+
+
+def test_a_checkpoint_may_be_as_large_sealed_as_plain() -> None:
+    def of(size: int) -> Frame:
+        command = sealed(commit(Frame(id="k", type="checkpoint", data="x" * size)), KEY)
+        assert isinstance(command, CommitFrame)
+        return command.frame
+
+    assert problem_of_checkpoint(of(CHECKPOINT_MAX_BYTES)) is None
+    assert problem_of_checkpoint(of(CHECKPOINT_MAX_BYTES + 4)) is not None
+
+
+def _plain() -> dict[str, Any]:
+    return {"id": "t1", "sender": "anna", "channel": "web", "type": "text"}
