@@ -57,16 +57,20 @@ async def opened(settings: Settings, conversation: str) -> Opened | None:
 async def shown(settings: Settings, conversation: str, notify: Notify) -> dict[str, Any] | None:
     """One conversation as of what was committed when it was asked; None: there is none."""
     partition = partition_of(conversation, await partition_count(settings))
-    end = await _committed_end(settings, partition)
     epoch = await _writer_epoch(settings, partition)
     read_model = ReadModel(settings.postgres, sessions=1)
     try:
-        if await _current(read_model, partition, end):
+        if await is_current(settings, read_model, partition):
             return await _from_read_model(read_model, conversation, partition, epoch)
     finally:
         await read_model.close()
     notify("the read model is behind (does a projector run?): reading the journal of the partition")
     return await _from_journal(settings, conversation, partition, epoch)
+
+
+async def is_current(settings: Settings, read_model: ReadModel, partition: int) -> bool:
+    """Wait until the read model has what is committed in the partition by now; False: not in time."""
+    return await _current(read_model, partition, await _committed_end(settings, partition))
 
 
 async def _committed_end(settings: Settings, partition: int) -> int:
@@ -107,6 +111,7 @@ async def _from_read_model(
         found = await read_model.conversation(conversation)
         owners = await read_model.owners(conversation)
         runs = await read_model.runs(conversation, open_only=True)
+        handed_over = await read_model.is_handed_over(conversation)
         if before == await read_model.position(partition):  # nothing moved between the questions
             break
     if found is None:
@@ -119,6 +124,7 @@ async def _from_read_model(
         "owners": dict(owners),
         "open_runs": [{name: getattr(run, name) for name in RUN_FIELDS} for run in runs],
         "status": found.status,
+        "handed_over": handed_over,
         "as_of_lsn": before.lsn,
     }
 
@@ -148,5 +154,6 @@ async def _from_journal(settings: Settings, name: str, partition: int, epoch: in
         "owners": dict(conversation.owners),
         "open_runs": runs,
         "status": "open" if conversation.open else "closed",
+        "handed_over": conversation.handed_over,
         "as_of_lsn": state.lsn,
     }

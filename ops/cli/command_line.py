@@ -25,6 +25,7 @@ from ops.cli import (
     demo,
     doctor,
     gateway,
+    invocation,
     key,
     lease,
     member,
@@ -75,7 +76,7 @@ def main(
 
 for module in (up, demo, worker, gateway, projector, send, chat, doctor, migrate, canary, chaos):
     module.register(app)
-for noun in (channel, conversation, member, lease, topic, transaction, key, audit, bench, schema):
+for noun in (channel, conversation, invocation, member, lease, topic, transaction, key, audit, bench, schema):
     app.add_typer(noun.app)
 let_help_flow(app)
 

@@ -28,7 +28,7 @@ from ops.cli.common import (
 from ops.cli.errors import NEGATIVE, CommandFailed
 
 if TYPE_CHECKING:
-    from ops.handover import Outcome
+    from streams.core.events import Event
     from streams.settings import Settings
 
 app = typer.Typer(
@@ -168,7 +168,7 @@ def _in_time() -> Iterator[None]:
         ) from None
 
 
-def _handed(conversation: str, outcome: Outcome, output: Output, *, handed_over: bool) -> None:
+def _handed(conversation: str, outcome: Event, output: Output, *, handed_over: bool) -> None:
     from streams.core.events import Duplicate, Refused
 
     if isinstance(outcome, Refused):

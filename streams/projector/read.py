@@ -206,6 +206,20 @@ class ReadModel:
         """Ids of the invocations that have not ended, in the order of their turns."""
         return [invocation for (invocation,) in await self._rows("open_calls", conversation=conversation_id)]
 
+    async def calls(
+        self, *, limit: int, conversation_id: str | None = None, orphaned: bool = False
+    ) -> Sequence[tuple[str, CallRow]]:
+        """Invocations with their conversations, the newest first: of this one, else of all, those that have not ended.
+        `orphaned`: only those that have no member to work on them."""
+        query = "live_calls" if conversation_id is None else "calls_of"
+        rows = await self._rows(query, limit=limit, conversation=conversation_id, orphaned=orphaned)
+        return [(conversation, CallRow(*row)) for conversation, *row in rows]
+
+    async def is_handed_over(self, conversation_id: str) -> bool:
+        """Whether a human answers in the conversation."""
+        rows = await self._rows("handed", conversation=conversation_id)
+        return bool(rows) and msgspec.json.decode(rows[0][0]).get("status") == "handed_over"
+
     async def checkpoint(self, run_id: str) -> CheckpointRow | None:
         """The last checkpoint of a run that is open, if it stored one."""
         rows = await self._rows("checkpoint", run=run_id)

@@ -53,6 +53,27 @@ FROM runs WHERE conversation_id = %(conversation)s AND invocation = %(invocation
 SELECT invocation FROM runs
 WHERE conversation_id = %(conversation)s AND invocation IS NOT NULL AND status IN ('open', 'queued') ORDER BY turn_seq;
 
+-- live_calls: Invocations that have not ended, the newest first: all, or those that have no member to work on them.
+SELECT conversation_id, invocation, run_id, turn_seq, group_id, member, run_epoch, status, cancelling, opened_at,
+    started_at, ended_at, reason, detail
+FROM runs
+WHERE invocation IS NOT NULL AND status IN ('open', 'queued')
+    AND (NOT %(orphaned)s OR (member IS NULL AND status = 'open'))
+ORDER BY opened_at DESC, run_id DESC LIMIT %(limit)s;
+
+-- calls_of: Invocations of a conversation, the newest first; the same choice.
+SELECT conversation_id, invocation, run_id, turn_seq, group_id, member, run_epoch, status, cancelling, opened_at,
+    started_at, ended_at, reason, detail
+FROM runs
+WHERE conversation_id = %(conversation)s AND invocation IS NOT NULL
+    AND (NOT %(orphaned)s OR (member IS NULL AND status = 'open'))
+ORDER BY turn_seq DESC LIMIT %(limit)s;
+
+-- handed: The last time that a conversation was handed to a human, or back.
+SELECT data FROM transcript
+WHERE conversation_id = %(conversation)s AND kind = 'update' AND starts_with(data, '{"status":"handed_')
+ORDER BY seq DESC LIMIT 1;
+
 -- checkpoint: The last checkpoint of an open run.
 SELECT lsn, data FROM run_checkpoints WHERE run_id = %(run)s;
 

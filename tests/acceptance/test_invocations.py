@@ -231,3 +231,38 @@ async def test_fifty_pollers_of_one_caller_are_looked_up_once_in_five_seconds(
         answers = await asyncio.gather(*(caller.record() for _ in range(50)))
         assert len(answers) == 50
         assert await looked_up() - before <= 2, "one, and one more where five seconds ended in between"
+
+
+async def test_an_operator_lists_shows_cancels_and_releases_them(up: Up, group: str, caller: Caller) -> None:
+    async def command(*arguments: str) -> tuple[int, Any]:
+        ran = await turnlog_async("invocation", *arguments, "-o", "json", environment=up.environment)
+        return ran.code, json.loads(ran.out) if ran.out else ran.err
+
+    async def listed(*options: str) -> list[dict[str, Any]]:
+        _, rows = await command("list", *options)
+        return [row for row in rows if row["thread"] == caller.thread]
+
+    async with serving(up, group, Desk()) as agent:
+        await caller.submit("i")
+        await caller.running("i")
+        assert [(row["id"], row["state"]) for row in await listed()] == [("i", "RUNNING")]
+        assert (await command("show", caller.thread, "i"))[1]["member"] == agent.member
+        told = ["release", caller.thread, "i", "--proof", "I looked", "--yes"]
+        refused, why = await command(*told)
+        assert (refused, "member_live" in why) == (1, True), why
+        assert await command("cancel", caller.thread, "i") == (
+            0,
+            {"thread": caller.thread, "id": "i", "state": "CANCELLING", "already": False},
+        )
+        assert (await caller.record("i", wait=20_000))["state"] == "CANCELLED"
+        assert (await command("cancel", caller.thread, "i"))[1]["already"] is True
+        await caller.submit("j", retry=True)
+        await caller.running("j")
+        assert await listed("--orphaned") == []
+    await until(lambda: listed("--orphaned"))
+    assert (await command("release", caller.thread, "j", "--proof", " ", "--yes"))[0] == 64
+    released, said = await command("release", caller.thread, "j", "--proof", "its host is off", "--yes")
+    assert (released, said["state"]) == (0, "OWNER_GONE")
+    assert (await listed(), [row["id"] for row in await listed("--thread", caller.thread)]) == ([], ["j", "i"])
+    assert "its host is off" in (await command("show", caller.thread, "j"))[1]["error"]
+    assert (await command("show", caller.thread, "none"))[0] == 1

@@ -1,0 +1,53 @@
+"""An operator's command to one conversation: written once, and followed to what the journal says of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+
+from ops.conversations import opened
+from ops.journal import entries_of, partition_count
+from streams.core.events import Event
+from streams.runtime.partitioning import partition_of
+from streams.runtime.registry import open_codec
+from streams.settings import Settings
+from streams.topics import Topics
+
+OUTCOME_WITHIN_S: Final = 15.0
+"""How long a worker may take to decide it."""
+
+
+async def decided(settings: Settings, command: Any) -> Event:
+    """Write a command of the topic `turns`, with a `ref` and a `conversation_id`; the event that answers it.
+
+    The journal is followed from before it is written. Raises `TimeoutError` when no worker decided it in time; it may
+    be decided yet.
+    """
+    partition = partition_of(command.conversation_id, await partition_count(settings))
+    reached = asyncio.Event()
+    async with asyncio.timeout(OUTCOME_WITHIN_S), asyncio.TaskGroup() as tasks:
+        sending = tasks.create_task(_send(settings, command, partition, reached))
+        entries = entries_of(
+            settings,
+            partition,
+            follow=True,
+            caught_up=reached.set,
+            of=await opened(settings, command.conversation_id),
+        )
+        async for entry in entries:
+            if getattr(entry.event, "ref", None) == command.ref:
+                await sending
+                await entries.aclose()  # type: ignore[attr-defined]  # a generator
+                return entry.event
+    raise AssertionError("a journal that is followed has no end")
+
+
+async def _send(settings: Settings, command: Any, partition: int, reached: asyncio.Event) -> None:
+    topics = Topics(settings.namespace)
+    value = open_codec(settings.schema_registry, topics).encode_command(command)
+    await reached.wait()
+    async with AIOKafkaProducer(bootstrap_servers=settings.kafka, enable_idempotence=True, acks="all") as producer:
+        key = command.conversation_id.encode()
+        await producer.send_and_wait(topics.turns, value, key=key, partition=partition)
