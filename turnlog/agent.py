@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ from turnlog.process import Process, Settings
 from turnlog.tokens import CallableToken, FixedToken, SecretToken, TokenSource
 from turnlog.wire import Frame, base_url
 
+INSTANCE = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
 H = TypeVar("H", bound=Handler)
 F = TypeVar("F", bound=Callable[[str, Frame], Awaitable[None]])
 
@@ -46,6 +48,11 @@ class Agent:
 
     `continues`: the handler looks at `turn.resume`, and goes on where another process of the group was lost in the
     middle of its answer. Without it such a turn is answered from the start, and what was said of it is marked as such.
+
+    `instance`: a name for this process (up to 128 of ``A-Z a-z 0-9 . _ : ~ -``). When its connection is lost, what it
+    has in hand is held for it for the channel's grace (30 s) instead of going to another process at once: for work that
+    is long, or must not be done twice. What it costs: of a process that died, the others learn after the grace only. A
+    process that starts anew is another one, whatever its name; one name, one process at a time.
     """
 
     def __init__(
@@ -62,6 +69,7 @@ class Agent:
         most_at_once: int = 200,
         most_runs: int | None = None,
         continues: bool = False,
+        instance: str | None = None,
         backoff: Backoff | None = None,
     ) -> None:
         urls = [url] if isinstance(url, str) else list(url)
@@ -71,7 +79,11 @@ class Agent:
             raise ValueError("most_at_once: at least 1")
         if most_runs is not None and most_runs < 1:
             raise ValueError("most_runs: at least 1, or None")
-        self.settings = Settings(group, drain_budget, ack_timeout, flush_every, most_at_once, continues, most_runs)
+        if instance is not None and INSTANCE.fullmatch(instance) is None:
+            raise ValueError("instance: 1 to 128 characters of A-Z a-z 0-9 . _ : ~ -")
+        self.settings = Settings(
+            group, drain_budget, ack_timeout, flush_every, most_at_once, continues, most_runs, instance
+        )
         self.handlers = Handlers(most_threads=most_at_once)
         self._task: asyncio.Task[None] | None = None
         self._link = Link(

@@ -37,6 +37,7 @@ class Settings:
     most_at_once: int = 200
     continues: bool = False
     most_runs: int | None = None
+    instance: str | None = None
 
 
 class Process:
@@ -49,6 +50,8 @@ class Process:
         self.on_ready: Callable[[], None] | None = None
         """Called once, when a gateway has welcomed this process."""
         self._stopping = False
+        self._secret: str | None = None
+        """What proves, at any gateway, that a next connection is this process's."""
         self._parts: dict[str, tuple[str | None, int | None, list[Frame]]] = {}
         """Per conversation: the run that a turn to come goes on with, its epoch, the first frames of its `resume`."""
         self._notices: set[asyncio.Task[None]] = set()
@@ -77,6 +80,10 @@ class Process:
         hello: Frame = {"type": "hello", "protocol": PROTOCOL, "capabilities": capabilities}
         if self._settings.group is not None:
             hello["group"] = self._settings.group
+        if self._settings.instance is not None:
+            hello["instanceId"] = self._settings.instance
+            if self._secret is not None:
+                hello["instanceSecret"] = self._secret
         if watermarks := self._lanes.watermarks:
             hello["watermarks"] = watermarks
         return hello
@@ -102,6 +109,8 @@ class Process:
             self._in_conversation(conversation, inner)
         elif frame.get("type") == "error":
             self._report(self._outbox.refused("", _data(frame)))
+        elif frame.get("type") == "welcome" and isinstance(secret := _data(frame).get("instanceSecret"), str):
+            self._secret = secret
 
     def _in_conversation(self, conversation: str, frame: Frame) -> None:
         kind = frame.get("type")

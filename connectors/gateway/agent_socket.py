@@ -153,6 +153,9 @@ class AgentConnection(Connection):
         channel = gateway.directory.channel(session.claims.channel)
         each = hello.group is None and channel.ungrouped == "each"
         group = group_of(channel.id, hello.group, session.member, each=each)
+        # A group of one connection cannot have another, so nothing is held there.
+        named = hello.instance if not each else None
+        proof = None if named is None else gateway.instances.prove(group, named, hello.instance_secret)
         member = Member(
             id=session.member,
             channel=channel.id,
@@ -160,6 +163,7 @@ class AgentConnection(Connection):
             each=each,
             watermarks=hello.watermarks,
             continues=hello.continues,
+            instance="" if proof is None else proof.process,
         )
         # Known before the join is written: the journal may show it, and give it turns, at any time after.
         self._member = member
@@ -170,7 +174,8 @@ class AgentConnection(Connection):
             self.perform(session.fail(unavailable(error)))
             return
         log.info("an agent joined", member=member.id, group=group)
-        self.perform(session.opened(wall_ms()))
+        secret = None if proof is None else proof.secret
+        self.perform(session.opened(wall_ms(), secret=secret, grace_ms=channel.grace_ms))
 
     async def _refuse_run(self, given: RefuseGiven) -> None:
         """Until Kafka has it: the run is this member's till then, and nobody works on it."""

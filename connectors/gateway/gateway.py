@@ -25,6 +25,7 @@ from connectors.gateway.connection import Connection
 from connectors.gateway.directory import Directory
 from connectors.gateway.history import History, Horizon, JournalScan
 from connectors.gateway.hub import Hub
+from connectors.gateway.instances import Instances
 from connectors.gateway.live import Live, LivePort
 from connectors.gateway.membership import Membership
 from connectors.gateway.metrics import GatewayMetrics
@@ -99,6 +100,7 @@ class Gateway:
         self.read_model = read_model
         self.directory = Directory(store)
         self.tokens = Tokens(self.directory, settings.token_ttl_s)
+        self.instances = Instances(self.directory)
         self.recent = Recent(intake.partitions)
         self.membership = Membership(
             intake, heartbeat_ms=settings.gateway_heartbeat_ms, on_ended=self._incarnation_ended

@@ -39,6 +39,7 @@ class Member(msgspec.Struct, kw_only=True):
     each: bool
     watermarks: dict[str, int]
     continues: bool = False
+    instance: str = ""
     draining: bool = False
     untold: set[int] = msgspec.field(default_factory=set)
     """Partitions that are to be told that it drains, and are not."""
@@ -222,6 +223,7 @@ class Membership:
                     each=member.each,
                     watermarks=split.get(partition, {}),
                     continues=member.continues,
+                    instance=member.instance,
                 ),
             )
 
@@ -256,6 +258,7 @@ class Membership:
                 watermarks=self._split(member.watermarks).get(partition, {}),
                 continues=member.continues,
                 draining=member.draining,
+                instance=member.instance,
             )
             for member in self._members.values()
         )

@@ -162,15 +162,19 @@ class Owners:
         else:
             if moved.reason is MoveReason.ADOPT_TIMEOUT:
                 yield from self._timed_out(entry, moved, run)
-            elif moved.to_member is None and run.member is not None and is_kept(self._state, run):
+            elif moved.to_member is None and run.member is not None and (moved.kept_for or is_kept(self._state, run)):
                 pass  # for the process that had it
-            elif moved.reason is MoveReason.REFUSED:
-                yield from self._refused(entry, moved, run)
-            elif moved.reason is MoveReason.OPERATOR:
-                yield from self._taken(entry, moved, run, conversation)
-            else:
-                yield from self._given(entry, moved.group, moved.to_member, f"run {moved.run_id}")
+            elif not self._is_back(moved, run):
+                yield from self._placed(entry, moved, run, conversation)
             yield from self._continued(moved, run)
+
+    def _placed(self, entry: Entry, moved: RunMoved, run: Run, conversation: Conversation | None) -> Iterator[str]:
+        if moved.reason is MoveReason.REFUSED:
+            yield from self._refused(entry, moved, run)
+        elif moved.reason is MoveReason.OPERATOR:
+            yield from self._taken(entry, moved, run, conversation)
+        else:
+            yield from self._given(entry, moved.group, moved.to_member, f"run {moved.run_id}")
 
     def _refused(self, entry: Entry, moved: RunMoved, run: Run) -> Iterator[str]:
         """To the next in rank; one that all refused, to any member once there is room."""
@@ -192,7 +196,21 @@ class Owners:
         if moved.to_member != to:
             yield f"run {moved.run_id} was given to {moved.to_member} by an operator; deciding again gives {to}"
 
+    def _is_back(self, moved: RunMoved, run: Run) -> bool:
+        """Whether it goes to another connection of the process that had it, as far as the log tells: a holder that has
+        left is not known any more."""
+        to, holder = self._state.members.get(moved.to_member or ""), self._state.members.get(run.member or "")
+        if to is None or not to.instance or moved.reason in {MoveReason.REFUSED, MoveReason.OPERATOR}:
+            return False
+        if run.kept_for or run.member is None or holder is not None:
+            return to.instance == (run.kept_for if holder is None else holder.instance)
+        return True
+
     def _adopted(self, moved: RunMoved, run: Run) -> Iterator[str]:
+        if moved.proved:
+            if not self._is_back(moved, run):
+                yield f"run {moved.run_id} was adopted by {moved.to_member}, whose process did not have it"
+            return
         group = self._state.groups.get(moved.group)
         claimants = [] if group is None else [group.members[id_] for id_ in claimants_of(run, group.members)]
         chosen = adopter(claimants, str(moved.conversation_id)) if claimants else None

@@ -25,13 +25,16 @@ def on_owner_loss(state: Partition, run: Run) -> str | None:
 
 
 def is_kept(state: Partition, run: Run) -> bool:
-    """Once nobody holds it, it is kept for the process that had it, and given to no other."""
-    return (
-        run.invocation is not None
-        and on_owner_loss(state, run) == FAIL
-        and state.config.group(run.group).grace_ms > 0
-        and not run.queued
-    )
+    """Once nobody holds it, it is kept for the process that had it, and given to no other: one that declared itself, or
+    of a run that is executed once, any that says it has the turn."""
+    if run.queued or state.config.group(run.group).grace_ms <= 0:
+        return False
+    return bool(run.kept_for) or is_executed_once(state, run)
+
+
+def is_executed_once(state: Partition, run: Run) -> bool:
+    """An invocation that nobody else may do again."""
+    return run.invocation is not None and on_owner_loss(state, run) == FAIL
 
 
 def waits_for_room(state: Partition, run: Run) -> bool:
@@ -72,8 +75,8 @@ def _due_unwatched(state: Partition, run: Run, rules: GroupRules) -> int | None:
         asks = run.progress is not None and run.progress.asks and run.member is not None
         if asks and run.progress is not None:
             return max(run.progress.asked_at, state.restarted_at) + rules.interrupt_ttl_ms
-        # What is given to no other may be silent for as long as work may be.
-        patience_ms = rules.watchdog_ms if is_kept(state, run) else rules.adopt_ms
+        # What is given to no other, and what a process proved to have, may be silent for as long as work may be.
+        patience_ms = rules.watchdog_ms if run.proved or is_kept(state, run) else rules.adopt_ms
         return max(run.adopted_at, state.restarted_at) + patience_ms
     if run.queued:
         return None

@@ -64,6 +64,9 @@ LIST_WANTED_AGAIN_MS: Final = 2000
 LISTED: Final = "listed"
 """Reason of a drain that a partition learned of from its gateway's list."""
 
+REPLACED: Final = "replaced"
+"""Reason of the drain of a member whose process has come with another connection."""
+
 BY_ITSELF: Final = frozenset({"left", "done"})
 """Reasons of a leave whose process closed its connection itself, `done` after it drained: it does not come back."""
 
@@ -84,11 +87,18 @@ def decide_join(state: Partition, command: Join) -> list[Event]:
     if command.n != _count_of(state, command.gateway) + 1 or command.member in state.members:
         return _want_list(state, command.gateway)
     listed = ListedMember(
-        command.member, command.channel, command.group, command.each, command.watermarks, command.continues
+        command.member,
+        command.channel,
+        command.group,
+        command.each,
+        command.watermarks,
+        command.continues,
+        instance=command.instance,
     )
     if refused := _refused_ids(command, (listed,)):
         return refused
-    change = Change(joined=[_newcomer(state, command.gateway, listed, command.at)])
+    joined = [_newcomer(state, command.gateway, listed, command.at)]
+    change = Change(joined=joined, replaced=_replaced(state, joined))
     return _decide_change(state, command.gateway, command.n, change, command.at)
 
 
@@ -118,12 +128,14 @@ def decide_list(state: Partition, command: ApplyList) -> list[Event]:
         return refused
     listed = {member.member: member for member in command.members}
     known = [state.members[member] for member in gateway.members]
+    joined = [
+        _newcomer(state, command.gateway, member, command.at)
+        for member in listed.values()
+        if member.member not in state.members
+    ]
     change = Change(
-        joined=[
-            _newcomer(state, command.gateway, member, command.at)
-            for member in listed.values()
-            if member.member not in state.members
-        ],
+        joined=joined,
+        replaced=[member for member in _replaced(state, joined) if member.id in listed or member not in known],
         draining=[member for member in known if member.id in listed and listed[member.id].draining > member.draining],
         left=[member for member in known if member.id not in listed],
     )
@@ -197,7 +209,7 @@ def _refused_ids(command: Join | ApplyList, members: Iterable[ListedMember]) -> 
     """What members are called goes into run ids and idempotency keys, which every store behind must hold."""
     for member in members:
         names = (("gateway", command.gateway), ("member", member.member), ("channel", member.channel))
-        problem = problem_of_ids((*names, ("group", member.group)))
+        problem = problem_of_ids((*names, ("group", member.group), ("instance", member.instance or None)))
         if problem is not None:
             return [Refused(reason=problem[0], ref=command.ref, detail=problem[1])]
     return []
@@ -220,7 +232,18 @@ def _newcomer(state: Partition, gateway: str, listed: ListedMember, at: int) -> 
     member = Member(
         listed.member, listed.group, listed.channel, gateway, since, listed.each, listed.continues, listed.draining
     )
+    member.instance = listed.instance
     return member, listed.watermarks
+
+
+def _replaced(state: Partition, joined: Iterable[tuple[Member, dict[str, int]]]) -> list[Member]:
+    """Members whose process has come with another connection: it has one, and this one is what is left of the last."""
+    replaced = []
+    for newcomer, _ in joined:
+        group = state.groups.get(newcomer.group)
+        if newcomer.instance and group is not None:
+            replaced += [member for member in group.members.values() if member.instance == newcomer.instance]
+    return replaced
 
 
 def _decide_change(state: Partition, gateway: str, n: int, change: Change, at: int) -> list[Event]:
@@ -237,8 +260,12 @@ def _decide_change(state: Partition, gateway: str, n: int, change: Change, at: i
                 each=member.each,
                 watermarks=watermarks,
                 continues=member.continues,
+                instance=member.instance,
             )
         )
+    for member in change.replaced:
+        if not member.draining and member not in change.draining:
+            draft.add(MemberDraining(member=member.id, group=member.group, by=gateway, reason=REPLACED))
     for member in [*(joined for joined, _ in change.joined if joined.draining), *change.draining]:
         draft.add(MemberDraining(member=member.id, group=member.group, by=gateway, reason=LISTED))
     for member in change.left:
@@ -258,6 +285,7 @@ def evolve_joined(state: Partition, entry: Entry, event: MemberJoined) -> None:
     gateway.n = event.n
     gateway.members[event.member] = None
     member = Member(event.member, event.group, event.channel, event.gateway, event.since, event.each, event.continues)
+    member.instance = event.instance
     state.members[event.member] = member
     enrol(state, member)
     for conversation_id, watermark in event.watermarks.items():

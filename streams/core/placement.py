@@ -6,6 +6,8 @@ One change is decided as a whole: first the members that joined and left, then t
 - a run of a departed member goes to a member that claims to have the turn already (by its watermark; *adopted*, unless
   another process may have spoken in it since), else to the group's owner of now, which continues it or begins anew,
   by `on_owner_loss`; the last member gone, it waits for the group's next member;
+- where the departed member's process has declared itself and may come back, the run is kept for it alone: it goes to
+  that process's next connection, if that is here already, or comes within the channel's grace;
 - a run that waits for a group is taken up by its next member in the same way;
 - a turn that waits for a channel opens a run in the first group that has a member there.
 """
@@ -17,13 +19,13 @@ from enum import Enum, auto
 import msgspec
 
 from streams.core.draft import Draft
-from streams.core.due import is_kept
+from streams.core.due import is_executed_once, is_kept
 from streams.core.events import MoveReason, RunEnded, RunOpened, RunStatus
 from streams.core.ids import channel_of_group, run_id
 from streams.core.ownership import adopter, change_owner, choose
 from streams.core.routing import DELIVER, INTERRUPT
 from streams.core.run_events import claimants_of
-from streams.core.runs import INTERRUPTED, adopt, lose_owner, may_be_adopted
+from streams.core.runs import INTERRUPTED, adopt, connection_of, keeper, lose_owner, may_be_adopted
 from streams.core.state import Conversation, Member, Partition, Run
 
 
@@ -44,6 +46,8 @@ class Change(msgspec.Struct):
     draining: list[Member] = []
     """Known ones that their gateway's list says drain; a newcomer that does says so itself."""
     left: list[Member] = []
+    replaced: list[Member] = []
+    """Known ones whose process has joined with another connection: what they hold is that one's."""
     reason: MoveReason = MoveReason.MEMBER_LEFT
     may_return: bool = True
     """Their processes did not say that they are done: a connection was lost, or ended by its gateway."""
@@ -65,10 +69,11 @@ class Placement:
         self._each = {member.group for member in change.left if member.each}
         for member, _ in change.joined:
             self._roster(member.group)[member.id] = member
-        for member in change.draining:
+        self._replaced = {member.id for member in change.replaced}
+        for member in (*change.draining, *change.replaced):
             self._roster(member.group)[member.id] = msgspec.structs.replace(member, draining=True)
         self._channels = self._channels_won()
-        self._concerned = {id_ for member in change.left for id_ in member.conversations}
+        self._concerned = {id_ for member in (*change.left, *change.replaced) for id_ in member.conversations}
 
     def _roster(self, group: str) -> dict[str, Member]:
         """The group's members after the change."""
@@ -106,6 +111,8 @@ class Placement:
                         self._place_run(conversation, run, MoveReason.MEMBER_JOINED)
                 elif run.member in self._left:
                     self._place_run(conversation, run, self._reason)
+                elif run.member in self._replaced:
+                    self._place_run(conversation, run, MoveReason.MEMBER_JOINED)
             for channel, group in self._channels.items():
                 self._open_waiting(conversation, channel, group)
 
@@ -113,12 +120,20 @@ class Placement:
         roster = self._roster(run.group)
         claimants = claimants_of(run, roster)
         claimants += [id_ for id_ in roster if self._watermarks.get(id_, {}).get(conversation.id, 0) >= run.turn_seq]
-        if claimants and may_be_adopted(run) and not run.cancelling:
+        process = run.kept_for or (keeper(self._state, run) if self._may_return else "")
+        back = connection_of(process, run, roster)
+        if back is not None and not run.cancelling and back.id in claimants:
+            adopt(self._draft, conversation, run, back.id, reason, proved=True)
+            return
+        if claimants and not process and may_be_adopted(run) and not run.cancelling:
             adopt(self._draft, conversation, run, adopter([roster[id_] for id_ in claimants], conversation.id), reason)
             return
-        if run.member is None and is_kept(self._state, run):
+        never_given = back is not None and not is_executed_once(self._state, run)
+        if run.member is None and is_kept(self._state, run) and not never_given:
             return  # for the process that had it
         owner = choose(roster.values(), conversation.id, self._at, pinned=conversation.pinned(run.group))
+        if back is not None and never_given:
+            owner = back.id
         lose_owner(
             self._state,
             self._draft,
@@ -127,7 +142,7 @@ class Placement:
             to=None if owner is None else roster[owner],
             reason=reason,
             can_wait=run.group not in self._each,
-            may_return=self._may_return,
+            may_return=self._may_return and not never_given,
         )
 
     def _open_waiting(self, conversation: Conversation, channel: str, group: str) -> None:

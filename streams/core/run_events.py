@@ -201,6 +201,7 @@ def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, eve
         run.own_terms().given_back = event.to_member is not None
     if refused or run.refusers:
         run.own_terms().refusers = (*run.refusers, event.from_member or "") if refused else ()
+    _keep(run, event)
     run.member = event.to_member
     run.epoch = event.run_epoch
     run.adopted_at = 0
@@ -225,6 +226,15 @@ def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, eve
         if event.superseded:
             run.generation += 1
     watch(state, conversation, run)
+
+
+def _keep(run: Run, event: RunMoved) -> None:
+    """For whom it waits, or that it came back to whom it was kept for."""
+    if event.kept_for and event.to_member is not None:
+        raise ImpossibleEvent(f"run {run.id} cannot be {event.to_member}'s and be kept for {event.kept_for}")
+    if event.kept_for or event.proved or run.kept_for or run.proved:
+        terms = run.own_terms()
+        terms.kept_for, terms.proved = event.kept_for, event.proved
 
 
 def _hand_on(run: Run, entry: Entry, event: RunMoved) -> None:

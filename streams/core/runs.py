@@ -35,6 +35,7 @@ open: then the run counts as answered.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -149,8 +150,10 @@ def move(
     superseded: tuple[int, ...] = (),
     adopted: bool = False,
     continued: bool = False,
+    kept_for: str = "",
+    proved: bool = False,
 ) -> None:
-    """The run is `to`'s from here on (None: it waits), at the next epoch.
+    """The run is `to`'s from here on (None: it waits, `kept_for` a process or for any), at the next epoch.
 
     An answer that was passed to the lost member, or to nobody, is given to one that goes on where it stopped; to a
     process that comes back only what was passed to nobody: it may have the rest.
@@ -174,6 +177,8 @@ def move(
             checkpoint_lsn=progress.checkpoint if continued and progress is not None else 0,
             answers=tuple(sorted({lsn for lsn, _ in answers.values()})),
             resume=_encode({ask: msgspec.Raw(answer.encode()) for ask, (_, answer) in answers.items()}),
+            kept_for=kept_for,
+            proved=proved,
         )
     )
 
@@ -213,14 +218,14 @@ def lose_owner(
 
     `to` None: the group is empty; the run waits unless it is to end anyway, or `can_wait` is False (a group that
     cannot have another member). What is open stays open while it waits, for the member's process may come back and go
-    on. So it may where an invocation is executed once: its claim is kept for that (`may_return`), and nobody else gets
-    it. A run that has a message and nothing open waits only when its member would have said that it is over: one that
-    can continue ends its runs itself.
+    on. Where that process declared itself (`keeper`), or where an invocation is executed once, the run is kept for it
+    (`may_return`), and nobody else gets it. A run that has a message and nothing open waits only when its member would
+    have said that it is over: one that can continue ends its runs itself.
     """
     if run.cancelling:
         end(draft, conversation, run, RunStatus.CANCELLED, CANCELLED)
-    elif may_return and can_wait and run.member is not None and is_kept(state, run):
-        move(draft, conversation, run, to=None, reason=reason)
+    elif may_return and can_wait and run.member is not None and (keeper(state, run) or is_kept(state, run)):
+        move(draft, conversation, run, to=None, reason=reason, kept_for=keeper(state, run))
     elif (run.member is not None or run.progress is not None) and on_owner_loss(state, run) == FAIL:
         end(draft, conversation, run, RunStatus.OWNER_GONE, "owner_gone")
     elif to is not None:
@@ -231,6 +236,15 @@ def lose_owner(
         end(draft, conversation, run, RunStatus.ANSWERED, "owner_gone_after_answer")
     else:
         end(draft, conversation, run, RunStatus.OWNER_GONE, "owner_gone")
+
+
+def keeper(state: Partition, run: Run) -> str:
+    """The process that the run is its, and for which it is kept when its connection is lost; empty: none that declared
+    itself, or the channel keeps nothing."""
+    member = state.members.get(run.member or "")
+    if member is None or state.config.group(run.group).grace_ms <= 0:
+        return ""
+    return member.instance
 
 
 def _had_more_to_say(state: Partition, run: Run) -> bool:
@@ -247,9 +261,20 @@ def may_be_adopted(run: Run) -> bool:
     return not (run.handed and (said or run.generation))
 
 
-def adopt(draft: Draft, conversation: Conversation, run: Run, to: str, reason: MoveReason) -> None:
-    """`to` says that it has the turn already: the run is its, and it goes on where it was."""
-    move(draft, conversation, run, to=to, reason=reason, adopted=True)
+def connection_of(process: str, run: Run, roster: Mapping[str, Member]) -> Member | None:
+    """The connection of this process among the group's members, the last one, but for the one that holds the run."""
+    if not process:
+        return None
+    present = [member for member in roster.values() if member.instance == process and member.id != run.member]
+    return max(present, key=lambda member: (not member.draining, member.since, member.id), default=None)
+
+
+def adopt(
+    draft: Draft, conversation: Conversation, run: Run, to: str, reason: MoveReason, *, proved: bool = False
+) -> None:
+    """`to` says that it has the turn already, or has `proved` to be the process that worked on it: the run is its, and
+    it goes on where it was."""
+    move(draft, conversation, run, to=to, reason=reason, adopted=True, proved=proved)
 
 
 def _encode(answers: dict[str, msgspec.Raw]) -> str | None:

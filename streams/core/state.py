@@ -144,6 +144,12 @@ class Terms(msgspec.Struct, gc=False, array_like=True):
     """Of an invocation: it may be executed again when its owner is lost."""
     given_back: bool = False
     """Its member got it after members had refused it: later than turns that came after."""
+    kept_for: str = ""
+    """It waits for this process, which had it, and is given to no other; empty: for none."""
+    proved: bool = False
+    """Its member is a connection of the process that had it before, by proof."""
+    origin: str = ""
+    """Channel that its turn came from, where that is not the conversation's own."""
 
 
 class Run(msgspec.Struct, gc=False, array_like=True):
@@ -206,6 +212,18 @@ class Run(msgspec.Struct, gc=False, array_like=True):
     @property
     def given_back(self) -> bool:
         return self.terms is not None and self.terms.given_back
+
+    @property
+    def kept_for(self) -> str:
+        return "" if self.terms is None else self.terms.kept_for
+
+    @property
+    def proved(self) -> bool:
+        return self.terms is not None and self.terms.proved
+
+    @property
+    def origin(self) -> str:
+        return "" if self.terms is None else self.terms.origin
 
     def own_terms(self) -> Terms:
         """Its terms, to be changed."""
@@ -287,6 +305,8 @@ class Member(msgspec.Struct):
     """The highest number of a frame of its that came to something; see `heard`."""
     heard_bits: int = 0
     """Which of the `heard.WINDOW` numbers up to that one did: the lowest bit is that one's."""
+    instance: str = ""
+    """The process that it is a connection of; empty: it declared none."""
     # Derived
     conversations: dict[str, int] = {}
     """Loaded conversations in which it holds runs, and how many. Never iterated unsorted."""

@@ -115,6 +115,7 @@ class _MemberRow(msgspec.Struct, array_like=True):
     draining: bool
     heard: int = 0
     heard_bits: bytes = b""
+    instance: str = ""
 
 
 class _PartitionRow(msgspec.Struct, array_like=True):
@@ -352,6 +353,7 @@ def dump_partition(state: Partition) -> bytes:
                 m.draining,
                 m.heard,
                 m.heard_bits.to_bytes((m.heard_bits.bit_length() + 7) // 8),
+                m.instance,
             )
             for m in state.members.values()
         ],
@@ -390,7 +392,7 @@ def load_partition(row: bytes, partition: int) -> Partition:
     for m in stored.members:
         member = Member(
             m.id, m.group, m.channel, m.gateway, m.since, m.each, m.continues, m.draining,
-            m.heard, int.from_bytes(m.heard_bits),
+            m.heard, int.from_bytes(m.heard_bits), m.instance,
         )  # fmt: skip
         state.members[m.id] = member
         enrol(state, member)

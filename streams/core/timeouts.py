@@ -6,10 +6,10 @@ from collections import Counter
 from typing import Final
 
 from streams.core.draft import Draft
-from streams.core.due import due, is_kept, waits_for_room
+from streams.core.due import FAIL, due, is_kept, on_owner_loss, waits_for_room
 from streams.core.events import MoveReason, RunStatus
 from streams.core.ownership import owner_of
-from streams.core.runs import end, give, is_answered, lose_owner
+from streams.core.runs import end, give, is_answered, lose_owner, move
 from streams.core.state import Conversation, Member, Partition, Run
 
 TRIES_PER_TICK: Final = 16
@@ -43,7 +43,7 @@ def _time_out(state: Partition, draft: Draft, conversation: Conversation, run: R
     elif run.deadline_at and at >= run.deadline_at and (run.progress is None or not run.progress.paused_at):
         end(draft, conversation, run, RunStatus.TIMED_OUT, "deadline")
     elif run.member is None and is_kept(state, run):
-        end(draft, conversation, run, RunStatus.OWNER_GONE, "owner_gone")
+        _give_up_waiting(state, draft, conversation, run, at)
     elif waits_for_room(state, run):
         owner = owner_of(state, run.group, conversation.id, at)
         give(state, draft, conversation, run, to=state.members[owner or ""], reason=MoveReason.REFUSED)
@@ -60,6 +60,17 @@ def _time_out(state: Partition, draft: Draft, conversation: Conversation, run: R
         end(draft, conversation, run, RunStatus.ANSWERED, "watchdog_after_answer")
     else:
         end(draft, conversation, run, RunStatus.TIMED_OUT, "watchdog")
+
+
+def _give_up_waiting(state: Partition, draft: Draft, conversation: Conversation, run: Run, at: int) -> None:
+    """The process that the run was kept for did not come back in its grace: it is lost as any other is."""
+    owner = owner_of(state, run.group, conversation.id, at)
+    if on_owner_loss(state, run) == FAIL:
+        end(draft, conversation, run, RunStatus.OWNER_GONE, "owner_gone")
+    elif owner is not None:
+        give(state, draft, conversation, run, to=state.members[owner], reason=MoveReason.MEMBER_LEFT)
+    else:
+        move(draft, conversation, run, to=None, reason=MoveReason.MEMBER_LEFT)
 
 
 def heir_of_adopter(state: Partition, run: Run, conversation_id: str, at: int) -> Member:

@@ -26,14 +26,15 @@ def group() -> str:
 
 @asynccontextmanager
 async def serving(
-    up: Up, group: str, handler: Answer, gateway: int = 0, *, continues: bool = False
+    up: Up, group: str, handler: Answer, gateway: int = 0, *, continues: bool = False, instance: str | None = None
 ) -> AsyncIterator[Agent]:
     agent = Agent(
-        up.gateways[gateway],
+        [*up.gateways[gateway:], *up.gateways[:gateway]],
         channel_secret=up.secret("agents"),
         group=group,
         backoff=Backoff(first=0.05, most=0.5),
         continues=continues,
+        instance=instance,
     )
     agent.on_turn(handler)
     await agent.start()
@@ -142,6 +143,30 @@ async def test_the_only_agent_goes_on_with_what_it_has_after_a_lost_connection(u
         await conversation.send("again")
         assert await heard(messages, 2) == [("user", "again"), ("bot", "you said again")]
         assert calls == ["hello?", "again"]
+
+
+async def test_what_a_declared_process_has_in_hand_is_held_for_it_though_another_is_there(up: Up, group: str) -> None:
+    release = asyncio.Event()
+    taken: list[str] = []
+
+    def named(name: str) -> Answer:
+        async def answer(turn: Turn, reply: Reply) -> str:
+            taken.append(name)
+            await release.wait()
+            return f"by {name}"
+
+        return answer
+
+    async with serving(up, group, named("one"), instance="one") as one, talking(up) as (conversation, messages):
+        await conversation.send("hello?")
+        await until(lambda: taken)
+        async with serving(up, group, named("two"), gateway=1):
+            before = one.member
+            cut(one)
+            await until(lambda: one.member != before)
+            release.set()
+            assert await heard(messages, 2) == [("user", "hello?"), ("bot", "by one")]
+            assert taken == ["one"]
 
 
 async def test_a_draining_agent_finishes_its_answer_and_the_next_turn_goes_to_another(up: Up, group: str) -> None:

@@ -444,7 +444,7 @@ class Served:
         async with self.socket(token, {**named, **hello}) as peer:
             welcome = await peer.frame()
             assert welcome["type"] == "welcome", welcome
-            peer.member = welcome["data"]["connectionId"]
+            peer.member, peer.welcome = welcome["data"]["connectionId"], welcome["data"]
             yield peer
 
 
@@ -456,6 +456,7 @@ class Peer:
     def __init__(self, raw: ClientConnection) -> None:
         self.raw = raw
         self.member = ""
+        self.welcome: dict[str, Any] = {}
 
     async def send(self, frame: dict[str, Any]) -> None:
         await self.raw.send(json.dumps(frame))

@@ -110,14 +110,14 @@ class World:
 
     def join(
         self, member: str, group: str = GROUP, gateway: str = "gw-1", *, n: int | None = None, settle: bool = False,
-        each: bool = False, watermarks: Mapping[str, int] | None = None, continues: bool = False,
+        each: bool = False, watermarks: Mapping[str, int] | None = None, continues: bool = False, instance: str = "",
     ) -> list[Event]:  # fmt: skip
         """`settle`: let the settling time pass afterwards. `watermarks`: per conversation."""
         number = self.next_n(gateway) if n is None else n
         channel = group.partition("/")[0]
         command = Join(
             at=self.at, timestamp=self.wall, gateway=gateway, n=number, member=member, channel=channel, group=group,
-            each=each, watermarks=dict(watermarks or {}), continues=continues,
+            each=each, watermarks=dict(watermarks or {}), continues=continues, instance=instance,
         )  # fmt: skip
         events = self.do(command)
         if settle:
@@ -132,12 +132,13 @@ class World:
         return self.do(Drain(at=self.at, timestamp=self.wall, member=member, by=by, reason=reason))
 
     def list_members(
-        self, gateway: str, n: int, *members: str, group: str = GROUP, draining: Iterable[str] = ()
+        self, gateway: str, n: int, *members: str, group: str = GROUP, draining: Iterable[str] = (), instance: str = ""
     ) -> list[Event]:
         """All members of the gateway; `draining` names those of them that do."""
         drain = set(draining)
         listed = tuple(
-            ListedMember(member, group.partition("/")[0], group, draining=member in drain) for member in members
+            ListedMember(member, group.partition("/")[0], group, draining=member in drain, instance=instance)
+            for member in members
         )
         return self.do(ApplyList(at=self.at, timestamp=self.wall, gateway=gateway, n=n, members=listed))
 

@@ -34,6 +34,10 @@ class OpenMember(msgspec.Struct, frozen=True):
     group: str | None
     watermarks: dict[str, int]
     continues: bool
+    instance: str | None = None
+    """What its process calls itself; None: it wants nothing held for it."""
+    instance_secret: str | None = None
+    """What an earlier welcome gave to that process."""
 
 
 class DrainMember(msgspec.Struct, frozen=True):

@@ -72,6 +72,8 @@ class AgentSession(AgentRuns):
         """The text of the frame that is being taken."""
         self._listed: tuple[str, ...] = ()
         """Conversations that its hello named."""
+        self._instance: str | None = None
+        """What its process calls itself."""
         self._too_many = 0
         """How many of the conversations that its hello named were not taken."""
 
@@ -81,12 +83,13 @@ class AgentSession(AgentRuns):
         return list(self._pending)
 
     # ------------------------------------------------------------------------------------------ inputs: membership
-    def opened(self, now: int) -> list[Action]:
-        """The join is written."""
+    def opened(self, now: int, *, secret: str | None = None, grace_ms: int = 0) -> list[Action]:
+        """The join is written. `secret`: by which its process may come back, and have what was held for it for
+        `grace_ms`; None: nothing is."""
         self._now = now
         if self.state is not State.OPENING:
             return []
-        data = {
+        data: dict[str, Any] = {
             "protocol": PROTOCOL,
             "compat": ["mekik/1"],
             "connectionId": self.connection_id,
@@ -102,6 +105,9 @@ class AgentSession(AgentRuns):
                 "maxRuns": self._runs_max,
             },
         }
+        if secret is not None:
+            data |= {"instanceId": self._instance, "instanceSecret": secret}
+            data["limits"]["graceMs"] = grace_ms
         self._welcome(data)
         for frame in self._unsaid:
             self._put(frame)
@@ -235,7 +241,8 @@ class AgentSession(AgentRuns):
         self.group = hello.group
         self._move(State.OPENING)
         self._listed = tuple(hello.watermarks)
-        self._ask(OpenMember(hello.group, hello.watermarks, hello.continues))
+        self._instance = hello.instance
+        self._ask(OpenMember(hello.group, hello.watermarks, hello.continues, hello.instance, hello.instance_secret))
 
     # ---------------------------------------------------------------------------------------------------- frames
     def _frame(self, frame: dict[str, Any]) -> None:

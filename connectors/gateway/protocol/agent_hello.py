@@ -8,7 +8,7 @@ import msgspec
 
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.errors import ProtocolError
-from connectors.gateway.protocol.parse import MAX_ID, capabilities_of, is_user_id
+from connectors.gateway.protocol.parse import CLIENT_ID, MAX_ID, capabilities_of, is_user_id
 
 GROUP_MAX = 64
 WATERMARKS_MAX = limits.MAX_CONVERSATIONS
@@ -28,6 +28,10 @@ class AgentHello(msgspec.Struct, frozen=True, kw_only=True):
     """Conversation to the highest seq that its process has."""
     dropped: int
     """How many more it named than are followed."""
+    instance: str | None = None
+    """What its process calls itself."""
+    instance_secret: str | None = None
+    """What an earlier welcome gave to that process."""
 
 
 def parse_agent_hello(frame: dict[str, Any]) -> AgentHello:
@@ -37,6 +41,9 @@ def parse_agent_hello(frame: dict[str, Any]) -> AgentHello:
         raise ProtocolError("bad_request", f"group: a name of 1 to {GROUP_MAX} characters without `/`")
     if group is not None and group.startswith("~"):
         raise ProtocolError("bad_request", "group: must not start with `~`")
+    instance = frame.get("instanceId")
+    if instance is not None and CLIENT_ID.fullmatch(instance) is None:
+        raise ProtocolError("bad_request", "instanceId: 1 to 128 characters of A-Z a-z 0-9 . _ : ~ -")
     user = frame.get("userId")
     capabilities = capabilities_of(frame)
     continues = "continue" in capabilities
@@ -49,6 +56,8 @@ def parse_agent_hello(frame: dict[str, Any]) -> AgentHello:
         adopts=continues or "adopt" in capabilities,
         watermarks=dict(list(watermarks.items())[dropped:]),  # clients name the newest last
         dropped=dropped,
+        instance=instance,
+        instance_secret=frame.get("instanceSecret"),
     )
 
 

@@ -55,7 +55,7 @@ class ReplyTo(Part):
 # ------------------------------------------------------------------------------------------- from any client, bare
 class Hello(Tagged, tag="hello"):
     """The first frame. A field of a wrong type counts as absent; those that are texts may be in the query instead.
-    `group` and `capabilities` are ours."""
+    `group`, `capabilities`, `instanceId` and `instanceSecret` are ours."""
 
     protocol: str | UnsetType = UNSET
     token: NonEmpty | UnsetType = UNSET
@@ -65,6 +65,8 @@ class Hello(Tagged, tag="hello"):
     watermarks: dict[str, Watermark] | UnsetType = UNSET
     group: str | UnsetType = UNSET
     capabilities: list[str] | UnsetType = UNSET
+    instance_id: str | UnsetType = UNSET
+    instance_secret: str | UnsetType = UNSET
     meta: Object | UnsetType = UNSET
     tools: list[Object] | UnsetType = UNSET
     skills: list[Object] | UnsetType = UNSET

@@ -41,6 +41,7 @@ class Limits(Part):
     max_conversations: int | UnsetType = UNSET
     max_checkpoint_bytes: int | UnsetType = UNSET
     max_runs: int | UnsetType = UNSET
+    grace_ms: int | UnsetType = UNSET
 
 
 class Pending(Part):
@@ -68,7 +69,7 @@ class PersonWelcomeData(Part):
 
 
 class AgentWelcomeData(Part):
-    """Of an agent's connection. `group` is ours."""
+    """Of an agent's connection. `group`, `instanceId` and `instanceSecret` are ours."""
 
     protocol: Literal["converger/1"]
     compat: Compat
@@ -79,6 +80,8 @@ class AgentWelcomeData(Part):
     group: str | None
     capabilities: dict[str, bool]
     limits: Limits
+    instance_id: str | UnsetType = UNSET
+    instance_secret: str | UnsetType = UNSET
 
 
 class PersonWelcome(Tagged, tag="welcome"):

@@ -63,6 +63,20 @@ async def test_hello_names_the_protocol_and_the_group_and_carries_no_token(gatew
         assert peer.socket.subprotocol is None or peer.socket.subprotocol == "converger.v1"
 
 
+async def test_a_process_that_declares_itself_comes_back_with_the_welcomes_secret(gateway: ScriptedGateway) -> None:
+    agent = agent_of(gateway, instance="worker-7")
+    echo(agent)
+    async with serving(agent, gateway, instanceSecret="s-1") as peer:
+        assert (peer.hello["instanceId"], "instanceSecret" in peer.hello) == ("worker-7", False)
+        await peer.close(1011)
+        again = await gateway.welcomed(instanceSecret="s-2")
+        assert (again.hello["instanceId"], again.hello["instanceSecret"]) == ("worker-7", "s-1")
+        await again.close(1011)
+        assert (await gateway.welcomed()).hello["instanceSecret"] == "s-2"
+    with pytest.raises(ValueError, match="instance"):
+        agent_of(gateway, instance="with space")
+
+
 async def test_a_returned_string_is_one_message_between_started_and_finished(gateway: ScriptedGateway) -> None:
     agent = agent_of(gateway)
     echo(agent)
