@@ -47,6 +47,8 @@ class Lanes:
         self._workers: set[asyncio.Task[None]] = set()
         self._closed = False
         """Whether turns that come are left to others."""
+        self._left = asyncio.Event()
+        """Set when a run has given its place to others: it ended, or waits for a person."""
 
     @property
     def watermarks(self) -> dict[str, int]:
@@ -143,21 +145,30 @@ class Lanes:
             if run.turn.run == run_id and run.open:
                 run.renew(epoch, resume, self._outbox.generation)
 
-    async def drain(self, budget: float, *, late: bool) -> None:
+    async def drain(self, budget: float, *, late: bool, asks: bool = False) -> None:
         """Let what this process was given finish within `budget` seconds; the rest is left to other processes.
 
-        `late`: what comes meanwhile is taken too.
+        `late`: what comes meanwhile is taken too. `asks`: what waits for people is left at once when there is nothing
+        else, since others go on with it as it is.
         """
         self._closed = not late
         loop = asyncio.get_running_loop()
         deadline = loop.time() + budget
-        while self._workers and (left := deadline - loop.time()) > 0:
-            await asyncio.wait(self._workers, timeout=left)
+        while self._workers and (left := deadline - loop.time()) > 0 and not (asks and self._only_ask()):
+            self._left.clear()
+            news = asyncio.create_task(self._left.wait())
+            await asyncio.wait({news, *self._workers}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            news.cancel()
         self._closed = True
         for run in list(self._runs()):
             run.stop(RunState.LEFT)
         if self._workers:
             await asyncio.wait(self._workers)
+
+    def _only_ask(self) -> bool:
+        """Whether all that is in hand waits for people. An invocation is not left: it would be its end."""
+        first = [lane.runs[0] for lane in self._lanes.values() if lane.runs]
+        return bool(first) and all(run.asking and run.turn.invocation is None for run in first)
 
     # ----------------------------------------------------------------------------------------------- one lane
 
@@ -165,7 +176,7 @@ class Lanes:
         while lane.runs:
             run = lane.runs[0]
             if run.open:
-                run.seat = Seat(self._room)
+                run.seat = Seat(self._room, self._left.set)
                 await run.seat.take()
                 try:
                     await self._run(run)

@@ -66,7 +66,8 @@ class Process:
         self._stopping = True
         await self._say_drain()
         # What a gateway that knows of the drain gives nevertheless, nobody else is there to take.
-        await self._lanes.drain(budget, late="drain" in self._link.abilities)
+        goes_on = self._settings.continues and "continue" in self._link.abilities
+        await self._lanes.drain(budget, late="drain" in self._link.abilities, asks=goes_on)
 
     async def abandon(self) -> None:
         """Cancel what is in hand; others get it."""

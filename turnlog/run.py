@@ -10,7 +10,7 @@ QUEUED ──▶ RUNNING ──▶ ANSWERED          the handler returned
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum, auto
 
@@ -47,21 +47,24 @@ _NEXT: Mapping[RunState, frozenset[RunState]] = {
 class Seat:
     """A run's place among those that are answered at the same time. A question to a person takes none."""
 
-    def __init__(self, room: asyncio.Semaphore) -> None:
+    def __init__(self, room: asyncio.Semaphore, left: Callable[[], None] = lambda: None) -> None:
         self._room = room
-        self._taken = False
+        self._left = left
+        """Told each time that the place is given to others."""
+        self.taken = False
 
     async def take(self) -> None:
         """Wait for a place, unless it has one."""
-        if not self._taken:
+        if not self.taken:
             await self._room.acquire()
-            self._taken = True
+            self.taken = True
 
     def leave(self) -> None:
         """Give the place to others, if it has one."""
-        if self._taken:
-            self._taken = False
+        if self.taken:
+            self.taken = False
             self._room.release()
+            self._left()
 
 
 class Run:
@@ -93,6 +96,11 @@ class Run:
     @property
     def open(self) -> bool:
         return self.state in {RunState.QUEUED, RunState.RUNNING}
+
+    @property
+    def asking(self) -> bool:
+        """Whether its handler waits for a person's answer."""
+        return self.state is RunState.RUNNING and self.seat is not None and not self.seat.taken
 
     def enter(self, state: RunState) -> None:
         if state not in _NEXT[self.state]:

@@ -350,3 +350,42 @@ async def test_no_more_sends_wait_for_their_ack_than_the_gateway_takes(gateway: 
         assert [mark["data"]["status"] for mark in marks] == ["started", "finished"]
         await peer.ack("c1", message, seq=number + 2)
     await agent.stop(budget=0)
+
+
+@pytest.mark.parametrize(("continues", "invoked"), [(True, False), (False, False), (True, True)])
+async def test_a_draining_process_leaves_what_waits_for_people_at_once_where_others_go_on_with_it(
+    gateway: ScriptedGateway, *, continues: bool, invoked: bool
+) -> None:
+    """Where they would begin anew, or not at all, the person has the budget's time to answer."""
+    work = asyncio.Event()
+
+    async def handler(turn: Turn, reply: Reply) -> str | None:
+        if turn.text == "work":
+            await work.wait()
+            return None
+        return await refund(turn, reply)
+
+    agent = Agent(gateway.url, token="t", continues=continues, flush_every=0.0)
+    agent.on_turn(handler)
+    starting = asyncio.create_task(agent.start())
+    peer = await gateway.welcomed(**ABLE)
+    await starting
+    called: dict[str, Any] = {"invocation": {"id": "i", "deadlineMs": 0, "streamed": False}} if invoked else {}
+    await peer.turn("c1", "refund", seq=1, **called)
+    await acked(peer, type="interrupt")
+    assert (await peer.inner("c1"))["data"] == {"status": "interrupted"}
+    await peer.turn("c2", "work", seq=1)
+    assert (await peer.inner("c2"))["data"] == {"status": "started"}
+    stopping = asyncio.create_task(agent.stop(budget=60))
+    assert await peer.receive() == {"type": "drain"}
+    assert not stopping.done(), "one is at work"
+    work.set()
+    assert (await peer.inner("c2"))["data"] == {"status": "finished"}
+    if continues and not invoked:
+        async with asyncio.timeout(10):
+            await stopping
+        assert [frame async for frame in peer.socket] == [], "nothing is said of it: it goes on elsewhere"
+    else:
+        await peer.say("c1", {"type": "resume", "answers": {ASK: "Later"}})
+        assert (await answered(peer, "Later"))["data"]["text"] == "got Later"
+        await stopping
