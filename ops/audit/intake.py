@@ -11,6 +11,7 @@ from ops.audit.violations import Kinds
 from streams.core.events import (
     BatchCommitted,
     ConversationClosed,
+    ConversationErased,
     ConversationHandedBack,
     ConversationHandedOver,
     ConversationMoved,
@@ -36,6 +37,7 @@ ANSWERS: Final[Kinds] = (
     ConversationReopened,
     ConversationHandedOver,
     ConversationMoved,
+    ConversationErased,
     ConversationHandedBack,
     TurnCommitted,
     TurnEdited,

@@ -9,6 +9,7 @@ import msgspec
 from ops.cli.common import told_time
 from streams.core.events import (
     ConversationClosed,
+    ConversationErased,
     ConversationHandedBack,
     ConversationHandedOver,
     ConversationMoved,
@@ -75,6 +76,8 @@ def sentence(event: Event) -> str:  # noqa: C901, PLR0911, PLR0912 -- one branch
             return f"{event.by} hands the conversation to {event.to}: no agent is heard ({event.reason})"
         case ConversationHandedBack():
             return f"{event.by} gives the conversation back to agents ({event.reason})"
+        case ConversationErased():
+            return f"{event.by} erases the conversation: the keys of its words are destroyed ({event.reason})"
         case ConversationMoved():
             return _operator_moved(event)
         case PersonFrameCommitted() | TurnEdited() | TurnRegenerated():

@@ -54,6 +54,16 @@ class ReopenConversation(Command, frozen=True):
     id: str
 
 
+class EraseConversation(Command, frozen=True):
+    """Destroy the keys of what was said in it, and close it for ever."""
+
+    conversation_id: str
+    by: str
+    reason: str
+    id: str
+    """Message id of the update that viewers get."""
+
+
 class CommitPersonFrame(Command, frozen=True):
     """A person sent something beside their turns: `frame.data` has the frame's own fields, JSON."""
 

@@ -238,6 +238,9 @@ def decide_reopen(state: Partition, command: ReopenConversation) -> list[Event]:
         return [_refuse(id_, RefusedReason.CONVERSATION_NOT_FOUND, detail, command.ref)]
     if conversation.open:
         return [_repeat_of_update(conversation, "reopen", command.ref)]
+    if conversation.erased:
+        detail = "conversation_id: it is erased, and stays closed; begin a new one"
+        return [_refuse(id_, RefusedReason.CONVERSATION_CLOSED, detail, command.ref)]
     problem = problem_of_ids((("id", command.id), ("by", command.by)))
     if problem is not None:
         return [_refuse(id_, *problem, command.ref)]
@@ -351,7 +354,7 @@ def evolve_closed(state: Partition, conversation: Conversation, entry: Entry, ev
 
 def evolve_reopened(_: Partition, conversation: Conversation, entry: Entry, event: ConversationReopened) -> None:
     """It takes turns again."""
-    if conversation.open:
-        raise ImpossibleEvent(f"conversation {conversation.id} is open")
+    if conversation.open or conversation.erased:
+        raise ImpossibleEvent(f"conversation {conversation.id} is open, or erased")
     conversation.open = True
     conversation.update = Update(event.seq, event.id, entry.timestamp)

@@ -391,6 +391,15 @@ class ConversationMoved(Event, frozen=True):
     ref: str | None = None
 
 
+class ConversationErased(Event, frozen=True):
+    """It is closed for ever, and the keys that its words are sealed by are destroyed by whoever has them."""
+
+    by: str
+    reason: str
+    id: str
+    ref: str | None = None
+
+
 class OperatorActed(Event, frozen=True):
     """An operator did something whose outcome is no event of its own: it changes nothing here."""
 

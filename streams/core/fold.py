@@ -26,6 +26,7 @@ from streams.core.commands import (
     CommitPersonFrame,
     CommitTurn,
     Drain,
+    EraseConversation,
     GatewayBehind,
     GatewayExpired,
     HandBack,
@@ -55,10 +56,12 @@ from streams.core.conversation import (
 )
 from streams.core.draft import Draft
 from streams.core.editions import evolve_wanted_anew
+from streams.core.erasure import decide_erase, evolve_erased
 from streams.core.events import (
     BatchCommitted,
     ConfigChanged,
     ConversationClosed,
+    ConversationErased,
     ConversationHandedBack,
     ConversationHandedOver,
     ConversationMoved,
@@ -166,6 +169,7 @@ _DECIDERS: Final[dict[type[Command], Callable[[Partition, Any], list[Event]]]] =
     HandOver: decide_hand_over,
     HandBack: decide_hand_back,
     MoveConversation: decide_move,
+    EraseConversation: decide_erase,
     Join: decide_join,
     Leave: decide_leave,
     ApplyList: decide_list,
@@ -264,12 +268,20 @@ _OF_CONVERSATION: Final[dict[type[Event], Callable[[Partition, Conversation, Ent
     ConversationHandedOver: evolve_handed_over,
     ConversationHandedBack: evolve_handed_back,
     ConversationMoved: evolve_conversation_moved,
+    ConversationErased: evolve_erased,
     RunCancelling: evolve_cancelling,
     TurnUnassigned: evolve_unassigned,
 }
 
 _NUMBERED: Final = frozenset(
-    {TurnCommitted, ConversationClosed, ConversationReopened, ConversationHandedOver, ConversationHandedBack}
+    {
+        TurnCommitted,
+        ConversationClosed,
+        ConversationReopened,
+        ConversationHandedOver,
+        ConversationHandedBack,
+        ConversationErased,
+    }
 )
 """Always numbered; a frame is or is not, by its type, and no other event ever is."""
 

@@ -264,6 +264,8 @@ class Conversation(msgspec.Struct, gc=False):
     """Per group, the member that the last turn was given to."""
     current: dict[str, str] = {}
     """Per member, the run that it last said to work on."""
+    erased: bool = False
+    """It is closed for ever."""
     handed_over: bool = False
     """A human answers: turns open no run, and no agent is heard."""
     handover: Update | None = None

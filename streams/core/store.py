@@ -35,7 +35,7 @@ from streams.core.state import (
 )
 from streams.core.unassigned import watch_waits
 
-FORMAT: Final = 6
+FORMAT: Final = 7
 """Of both rows; a row of another format is refused, and the state rebuilt from the journal."""
 
 
@@ -73,6 +73,7 @@ class _ConversationRow(msgspec.Struct, array_like=True):
     format: int
     channel: str
     open: bool
+    erased: bool
     head: int
     lsn: int
     update: Update | None
@@ -161,6 +162,7 @@ def dump_conversation(conversation: Conversation) -> tuple[bytes, tuple[Overflow
         FORMAT,
         conversation.channel,
         conversation.open,
+        conversation.erased,
         conversation.head,
         conversation.lsn,
         conversation.update,
@@ -276,6 +278,7 @@ def load_conversation(conversation_id: str, row: bytes) -> Conversation:
         id=conversation_id,
         channel=stored.channel,
         open=stored.open,
+        erased=stored.erased,
         head=stored.head,
         lsn=stored.lsn,
         update=stored.update,

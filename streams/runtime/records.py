@@ -18,6 +18,7 @@ from streams.core.commands import (
     CommitPersonFrame,
     CommitTurn,
     Drain,
+    EraseConversation,
     HandBack,
     HandOver,
     Join,
@@ -48,6 +49,7 @@ TURN_COMMANDS: Final = (
     CancelRun,
     ReleaseRun,
     MoveConversation,
+    EraseConversation,
 )
 FRAME_COMMANDS: Final = (CommitFrame, RefuseRun)
 MEMBERSHIP_COMMANDS: Final = (Join, Leave, ApplyList, ApplyConfig, Heartbeat, Goodbye, Tick, Drain, NoteAction)

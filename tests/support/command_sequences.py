@@ -25,6 +25,7 @@ from streams.core.commands import (
     CommitPersonFrame,
     CommitTurn,
     Drain,
+    EraseConversation,
     GatewayBehind,
     GatewayExpired,
     HandBack,
@@ -105,7 +106,7 @@ class Sequencer:
             self._frame, self._frame, self._frame_again, self._join, self._join, self._leave, self._list, self._behind,
             self._expire, self._drain, self._config, self._time, self._time, self._open, self._close, self._reopen,
             self._batch, self._reject, self._person_frame, self._person_frame, self._hand_on,
-            self._call, self._refuse, self._stop, self._move,
+            self._call, self._refuse, self._stop, self._move, self._erase,
         )  # fmt: skip
 
     def commands(self, length: int) -> list[Command]:
@@ -340,6 +341,13 @@ class Sequencer:
         return CloseConversation(
             **self._stamp(), conversation_id=self._pick(self._conversations), by="ann", reason="done", id=id_
         )
+
+    def _erase(self) -> Command:
+        """Of one conversation alone, again and again: nothing more is said in an erased one."""
+        erased = [id_ for id_, known in self._state.conversations.items() if known.erased]
+        id_ = f"erase-{next(self._ids)}"
+        given = {**self._stamp(), "by": "op", "reason": "asked"}
+        return EraseConversation(**given, conversation_id=self._pick(erased or self._conversations), id=id_)
 
     def _reopen(self) -> Command:
         id_ = f"reopen-{next(self._ids)}"

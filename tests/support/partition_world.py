@@ -17,6 +17,7 @@ from streams.core.commands import (
     CommitPersonFrame,
     CommitTurn,
     Drain,
+    EraseConversation,
     GatewayExpired,
     HandBack,
     HandOver,
@@ -275,6 +276,13 @@ class World:
                 group=group,
                 by="op",
                 reason="slow",
+            )
+        )
+
+    def erase(self, id_: str = "c", *, ref: str | None = None, update: str = "erase") -> list[Event]:
+        return self.do(
+            EraseConversation(
+                at=self.at, timestamp=self.wall, ref=ref, conversation_id=id_, by="op", reason="asked", id=update
             )
         )
 
