@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+from turnlog.errors import Unavailable
+from turnlog.http import NotSent
 from turnlog.tokens import CallableToken, FixedToken, SecretToken, Token, TokenSource
 
 TOKEN_MARGIN_S = 30.0
@@ -57,10 +59,19 @@ class Credentials:
         return self._api_key is None and self._source.renewable
 
     async def headers(self) -> dict[str, str]:
+        """What a request carries. Raises `NotSent` when no token can be had just now."""
         if self._api_key is not None:
             return {"x-api-key": self._api_key}
         async with self._lock:
             token = self._token
             if token is None or (token.expires is not None and token.expires - time.monotonic() < TOKEN_MARGIN_S):
-                token = self._token = await self._source.get(self._url)
+                token = self._token = await self._fetched()
         return {"Authorization": f"Bearer {token.value}"}
+
+    async def _fetched(self) -> Token:
+        try:
+            return await self._source.get(self._url)
+        except Unavailable as error:  # what the token is for was not asked yet
+            missing = NotSent(f"no token: {error}", code=error.code, retryable=True, retry_after=error.retry_after)
+            missing.retry_budget = error.retry_budget
+            raise missing from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +14,13 @@ from turnlog.backoff import Backoff
 from turnlog.errors import Unavailable
 from turnlog.tokens import checked, trusted
 
+log = logging.getLogger("turnlog")
+
 REQUEST_TIMEOUT_S = 15.0
 """Above the gateway's own wait for a commit (5 s), so that its answer is seen rather than a time-out of ours."""
-STREAM_TIMEOUT = httpx.Timeout(REQUEST_TIMEOUT_S, read=60.0)
+CONNECT_TIMEOUT_S = 5.0
+"""A gateway that is there takes a connection in milliseconds; one whose packets go nowhere is not waited for."""
+STREAM_TIMEOUT = httpx.Timeout(REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=60.0)
 """An event stream has no end, but the server sends a comment every 15 s: a minute of silence is a loss."""
 
 
@@ -53,10 +58,11 @@ class Http:
         timeout: float = REQUEST_TIMEOUT_S,
     ) -> httpx.Response:
         """A 2xx answer, asked for once. Raises the typed error of any other, `NotSent` or `NoAnswer`."""
-        named = f"{method} {path}"
+        named = f"{method} {str(self._client.base_url).rstrip('/')}{path}"
+        limits = httpx.Timeout(timeout, connect=min(timeout, CONNECT_TIMEOUT_S))
         try:
             response = await self._client.request(
-                method, path, headers=dict(headers or {}), json=json, params=params, timeout=timeout
+                method, path, headers=dict(headers or {}), json=json, params=params, timeout=limits
             )
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise NotSent(f"{named}: {_words(error)}", code="unavailable", retryable=True) from error
@@ -95,8 +101,11 @@ class Tries:
             raise error
         delay = self._backoff.next(error.retry_after)
         budget = self._budget if error.retry_budget is None else min(self._budget, error.retry_budget)
-        if time.monotonic() + delay > self._began + budget:
+        left = self._began + budget - time.monotonic()
+        if delay > left:
             raise error
+        if self._backoff.attempts == 1:  # who waits for an answer is to know what for
+            log.warning("turnlog: %s; trying again for up to %.0f s", error, left)
         await asyncio.sleep(delay)
 
 

@@ -82,7 +82,8 @@ class AgentProxy:
     `deadline`: seconds that an invocation may take, 1 to 3600; 0: as long as it says something now and then; None: the
     gateway's 300. `policy`: what becomes of one whose thread is busy: `reject` (`ConversationBusy`), `enqueue` or
     `interrupt`; None: what the agent's group says. `retry`: it may be executed again when its process is lost.
-    `budget`: seconds to go on trying, where that is safe, when the gateway cannot just now.
+    `budget`: seconds to go on trying, where that is safe, when the gateway cannot just now or is not there; the first
+    failure is logged as a warning. Then `Unavailable` is raised, or `SubmissionUncertain` where a submit got lost.
     """
 
     def __init__(

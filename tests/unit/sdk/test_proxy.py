@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib.util
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -191,6 +192,32 @@ async def test_a_gateway_that_is_not_there_leaves_nothing_uncertain() -> None:
         with pytest.raises(Unavailable) as caught:
             await proxy.submit("x")
     assert not isinstance(caught.value, SubmissionUncertain)
+
+
+@pytest.mark.parametrize("credential", [{"token": "t"}, {"channel_secret": "s"}, {"api_key": "k"}], ids=str)
+async def test_a_gateway_that_is_not_there_is_told_of_at_once_and_given_up_within_the_budget(
+    credential: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scripted_http() as gone:
+        url = gone.url
+    began = time.monotonic()
+    async with AgentProxy(url, "agents", budget=0.5, **credential) as proxy:  # type: ignore[arg-type]
+        with pytest.raises(Unavailable) as caught:
+            await proxy.invoke("x")
+    assert time.monotonic() - began < 5
+    assert not isinstance(caught.value, SubmissionUncertain), "nothing was sent"
+    assert url in str(caught.value)
+    [told] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "trying again for up to" in told
+    assert url in told
+
+
+async def test_a_token_that_cannot_be_had_yet_leaves_nothing_uncertain() -> None:
+    token = Answer(200, {"token": "t-1", "expires_in": 60})
+    later = refusal(503, "unavailable", after_ms=1)
+    async with proxying(later, token, record("ACCEPTED", status=202), token=None, channel_secret="s") as (proxy, http):
+        assert (await proxy.submit("x", thread="t", id="i")).state is State.ACCEPTED
+    assert [method for method, _ in asked(http)] == ["POST", "POST", "POST"]
 
 
 async def test_looking_is_repeated_and_an_unknown_id_is_told() -> None:
