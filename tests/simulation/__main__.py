@@ -14,7 +14,8 @@ import os
 import sys
 import time
 
-from tests.simulation.mutations import MUTATIONS, hunt
+from tests.simulation.mutation import hunt
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.runner import Report, command_for, run_many, told
 from tests.simulation.schedule import run_seed
 

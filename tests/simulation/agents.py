@@ -76,7 +76,7 @@ class Agent:
 
     MANNERS = ("quiet", "announces", "names", "asks", "steps")
 
-    def __init__(self, name: str, random: Random, manner: str | None = None) -> None:
+    def __init__(self, name: str, random: Random, manner: str | None = None, refusals: int = 0) -> None:
         self.name = name
         self.random = random
         self.manner = manner or random.choice(self.MANNERS)
@@ -93,6 +93,22 @@ class Agent:
         self.in_hand: list[tuple[Given, Script]] = []
         """Runs that it has begun to answer, and what of the answer is still to be sent."""
         self.asks_left = ASKS_MOST
+        self.refusals = refusals
+        """So many of the runs that it is given first it does not take."""
+        self.heeds = random.random() < 0.7
+        """It stops when it hears that its run is over, or is to stop. Who does not goes on as if it had not heard."""
+        self.over: set[str] = set()
+        """Runs of which it heard that they are over."""
+        self.to_stop: set[str] = set()
+        """Runs that it was told to stop."""
+
+    def heard(self, given: Given, script: Script) -> None:
+        """Before the next step: what it heard of the run meanwhile."""
+        if given.run_id in self.over and self.heeds:
+            script.clear()
+        elif given.run_id in self.to_stop and self.heeds:
+            self.to_stop.discard(given.run_id)
+            script[:] = [Frame(id="", type="run", status="aborted")]
 
     def answer(self, given: Given) -> Script:
         """What it says to this turn, in its manner."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from streams.core.commands import Command, CommitFrame, Drain
+from streams.core.commands import Command, CommitFrame, Drain, RefuseRun
 from streams.core.events import MemberJoined
 from streams.runtime.intake import origin_of
 from tests.simulation.agents import Agent
@@ -32,6 +32,7 @@ LINES_MOST = 30
 STEPS = ("init", "take", "confirm", "produce", "end", "save")
 """Of the protocols with Kafka and Postgres."""
 HOUR_MS = 3_600_000
+BACKLOGS, BACKLOG_EVERY_S = 4, 0.3
 
 
 @dataclass(slots=True)
@@ -78,6 +79,7 @@ class Director:
             "pause gateway": self._pause_gateway,
             "stop gateway": self._stop_gateway,
             "disconnect agent": self._disconnect_agent,
+            "leave lost": self._lose_leave,
             "interrupt agent": self._interrupt_agent,
             "drain agent": self._drain_agent,
             "operator drains": self._drain_by_operator,
@@ -110,13 +112,13 @@ class Director:
         """All there are."""
         return sorted(self._kinds)
 
-    def plan(self, only: tuple[str, ...] = ()) -> None:
-        """Draw the faults, of these kinds if any are named."""
+    def plan(self, only: tuple[str, ...] | None = None) -> None:
+        """Draw the faults, of these kinds alone; None: of any."""
         draw = self._random
-        if unknown := set(only) - self._kinds.keys() - self._special.keys():
+        if unknown := set(only or ()) - self._kinds.keys() - self._special.keys():
             raise ValueError(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(self.kinds)}")
-        kinds = list(only) or draw.sample(self.kinds, draw.randint(1, 6))
-        for _ in range(draw.randint(2, 9)):
+        kinds = draw.sample(self.kinds, draw.randint(1, 6)) if only is None else list(only)
+        for _ in range(draw.randint(2, 9) if kinds else 0):
             kind = draw.choice(kinds)
             self._loop.later(draw.random() * (self._heal_at - 0.5), self._strike, kind)
         self._loop.later(self._heal_at, self._heal)
@@ -338,6 +340,19 @@ class Director:
         gateway.disconnect(agent, "left", abruptly=self._random.random() < 0.5)
         self._loop.later(self._some(3.0), self._reconnect, agent)
 
+    def _lose_leave(self) -> None:
+        """An agent's connection closes, and its gateway's words of it reach no partition: they ask for its list, while
+        they have much to read."""
+        agent = self._random.choice(self._cast.agents)
+        gateway = self._connected(agent)
+        if gateway is None:
+            return
+        gateway.loses += 1
+        gateway.disconnect(agent, "left", abruptly=self._random.random() < 0.3)
+        for number in range(BACKLOGS):
+            self._loop.later(number * BACKLOG_EVERY_S, self._flood)
+        self._loop.later(self._some(3.0), self._reconnect, agent)
+
     def _reconnect(self, agent: Agent) -> None:
         if self._connected(agent) is not None:
             return
@@ -488,4 +503,4 @@ class Director:
             return True
         if record.topic == place.cluster.topics.membership:
             return isinstance(place.codec.decode_membership(record, 0), Command)
-        return isinstance(place.codec.decode_frames(record, 0), CommitFrame)
+        return isinstance(place.codec.decode_frames(record, 0), CommitFrame | RefuseRun)

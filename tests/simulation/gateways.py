@@ -20,15 +20,27 @@ from typing import Any
 
 import msgspec
 
-from streams.core.commands import ApplyConfig, ApplyList, Command, CommitFrame, Drain, Join, Leave, ListedMember
+from streams.core.commands import (
+    ApplyConfig,
+    ApplyList,
+    Command,
+    CommitFrame,
+    Drain,
+    Join,
+    Leave,
+    ListedMember,
+    RefuseRun,
+)
 from streams.core.events import (
     Duplicate,
     Entry,
+    Frame,
     FrameCommitted,
     GatewayEnded,
     ListWanted,
     PersonFrameCommitted,
     Refused,
+    RunCancelling,
     RunEnded,
     RunMoved,
     RunOpened,
@@ -80,6 +92,8 @@ class Gateway:
         self.open = True
         """Alive, and not asked to stop: an agent may connect."""
         self.agents: dict[str, Agent] = {}
+        self.loses = 0
+        """So many of its next leaves are written nowhere: its partitions have to ask."""
         self._place = place
         self._random = place.branch()
         self._document = document
@@ -91,6 +105,7 @@ class Gateway:
         self._jobs: asyncio.Queue[Job] = asyncio.Queue()
         self._stories: dict[str, Story] = {}
         """Run -> what is known of it while it is open."""
+        self._refusing: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
         """Set for a moment when something became of a run."""
         self._begin()
@@ -227,6 +242,10 @@ class Gateway:
         for partition, end in member.frames_end.items():
             self._frames_end[partition] = max(self._frames_end.get(partition, 0), end)
         self._place.trace(f"{agent.name} leaves as {member.id}")
+        if self.loses:
+            self.loses -= 1
+            self._place.trace("nobody is told")
+            return
         await self._everywhere(
             lambda partition: Leave(
                 at=0,
@@ -290,15 +309,14 @@ class Gateway:
                 if event.joins_run in self._stories:
                     self._stories[event.joins_run].answered.add(str(event.interrupt_id))
                     self._tell_waiting()
-            case PersonFrameCommitted():
+            case PersonFrameCommitted(frame=Frame(type="resume")):
                 self._see_answers(event)
             case RunOpened():
                 self._open(event.conversation_id, event.run_id, event.member, event.turn_seq)
             case RunMoved():
                 self._see_moved(event)
-            case RunEnded():
-                self._stories.pop(event.run_id, None)
-                self._tell_waiting()
+            case RunEnded() | RunCancelling():
+                self._see_over(event)
             case ListWanted(gateway=self.incarnation):
                 self._jobs.put_nowait(lambda: self._tell(partition, event.of))
             case GatewayEnded(gateway=self.incarnation):
@@ -331,6 +349,15 @@ class Gateway:
             if story is not None:
                 story.answered.add(ask)
         self._tell_waiting()
+
+    def _see_over(self, event: RunEnded | RunCancelling) -> None:
+        """Tell the agent that has it."""
+        member = self._members.get(event.member or "")
+        if member is not None:
+            (member.agent.over if isinstance(event, RunEnded) else member.agent.to_stop).add(event.run_id)
+        if isinstance(event, RunEnded):
+            self._stories.pop(event.run_id, None)
+            self._tell_waiting()
 
     def _see_moved(self, moved: RunMoved) -> None:
         """Given again unless it is adopted silently; who can continue is told in any case what was said of it."""
@@ -374,9 +401,32 @@ class Gateway:
         member = self._members.get(member_id or "")
         if member is None:
             return
+        if member.agent.refusals:
+            member.agent.refusals -= 1
+            self._refusing.append(asyncio.create_task(self._refuse(member, given)))
+            return
         name = given.conversation
         member.delivered[name] = max(member.delivered.get(name, 0), given.turn_seq)
         member.inbox.put_nowait(given)
+
+    async def _refuse(self, member: Member, given: Given) -> None:
+        """Say so until it is written: nobody else would get the run."""
+        self._place.trace(f"{member.id} refuses {given.run_id}")
+        refusal = RefuseRun(
+            at=0,
+            timestamp=0,
+            conversation_id=given.conversation,
+            run_id=given.run_id,
+            run_epoch=given.run_epoch,
+            member=member.id,
+            reason="busy",
+        )
+        while member.id in self._members:
+            try:
+                await self._pen.write(refusal)
+            except Unwritten:
+                continue
+            return
 
     def _outcome(self, ref: str) -> None:
         client_id = self._refs.pop(ref, None)
@@ -412,6 +462,9 @@ class Gateway:
         agent = member.agent
         agent.in_hand.append((given, script))
         while script:
+            agent.heard(given, script)
+            if not script:
+                break
             frame = script[0]
             if isinstance(frame, Wait):
                 await self._answer_to(given, frame.ask)

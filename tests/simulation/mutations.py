@@ -8,16 +8,15 @@ memory, which one contract suite holds to the same behaviour.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
 
 from streams.core import fold, frames, heard
-from streams.core.commands import Leave
+from streams.core.commands import ApplyList, Leave
 from streams.core.events import Entry, GatewayEnded
 from streams.core.state import Partition
 from streams.fence.heartbeat import Heartbeat
@@ -29,53 +28,8 @@ from streams.runtime.intake import Intake
 from streams.runtime.liveness import Liveness
 from streams.runtime.signals import Tick
 from streams.runtime.writer import Writer
-from tests.simulation.schedule import Outcome, run_seed
-
-Apply = Callable[[ExitStack], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """One guard. `without`: what is done instead; `apply` patches it in, for as long as its argument is open; `only`:
-    the kinds of faults that the hunt draws from, for it to be short (none: all)."""
-
-    guard: str
-    without: str
-    apply: Apply
-    only: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Catch:
-    """The first seed that noticed, how many were tried, and what it saw."""
-
-    outcome: Outcome
-    tried: int
-
-
-@contextmanager
-def mutated(mutation: Mutation) -> Iterator[None]:
-    """Without the guard, while this lasts."""
-    with ExitStack() as undo:
-        mutation.apply(undo)
-        yield
-
-
-def hunt(mutation: Mutation, seeds: Iterable[int]) -> Catch | None:
-    """Run the mutant under each of `seeds` until a promise is broken; None: none was."""
-    with mutated(mutation):
-        for tried, seed in enumerate(seeds, 1):
-            outcome = run_seed(seed, mutation.only)
-            if outcome.violations:
-                return Catch(outcome, tried)
-    return None
-
-
-def _swap(undo: ExitStack, owner: Any, name: str, new: Any) -> Any:
-    """Patch, and give what was there before."""
-    old = getattr(owner, name)
-    undo.enter_context(patch.object(owner, name, new))
-    return old
+from tests.simulation.mutation import Apply, Mutation, swap
+from tests.simulation.mutations_of_rules import RULES
 
 
 # ------------------------------------------------------------------------------------------------------ the commit
@@ -92,11 +46,11 @@ def _unawaited(undo: ExitStack) -> None:
         ends = await asyncio.gather(*sends, return_exceptions=True)
         return max((end for end in ends if isinstance(end, int)), default=0)
 
-    _swap(undo, Committer, "commit", commit)
+    swap(undo, Committer, "commit", commit)
 
 
 def _end_repeated(undo: ExitStack) -> None:
-    _swap(undo, kafka_clients, "end_once", lambda producer: None)
+    swap(undo, kafka_clients, "end_once", lambda producer: None)
 
 
 def _read_before_fence(undo: ExitStack) -> None:
@@ -112,9 +66,18 @@ def _read_before_fence(undo: ExitStack) -> None:
     async def unsettled(self: Writer, reader: Any) -> None:
         """It needs the producer's identity, which is not there yet."""
 
-    _swap(undo, Committer, "open", later)
-    _swap(undo, Writer, "_replay", replay_then_fence)
-    _swap(undo, Writer, "_settle", unsettled)
+    swap(undo, Committer, "open", later)
+    swap(undo, Writer, "_replay", replay_then_fence)
+    swap(undo, Writer, "_settle", unsettled)
+
+
+def _letters_unawaited(undo: ExitStack) -> None:
+    async def commit(self: Committer, pack: Pack, letters: Sequence[Any]) -> int:
+        if letters:
+            asyncio.ensure_future(self._dead_letters.write(letters)).add_done_callback(lambda done: done.exception())
+        return await before(self, pack, ())  # type: ignore[no-any-return]
+
+    before = swap(undo, Committer, "commit", commit)
 
 
 # ------------------------------------------------------------------------------------------------------- the lease
@@ -122,14 +85,14 @@ def _same_epoch(undo: ExitStack) -> None:
     async def next_epoch(self: MemoryLeases, lease: Lease, above: int = 0) -> Lease:
         return lease
 
-    _swap(undo, MemoryLeases, "next_epoch", next_epoch)
+    swap(undo, MemoryLeases, "next_epoch", next_epoch)
 
 
 def _unconfirmed(undo: ExitStack) -> None:
     async def confirm(self: MemoryLeases, lease: Lease) -> None:
         """Taken for granted."""
 
-    _swap(undo, MemoryLeases, "confirm", confirm)
+    swap(undo, MemoryLeases, "confirm", confirm)
 
 
 def _no_margin(undo: ExitStack) -> None:
@@ -137,7 +100,7 @@ def _no_margin(undo: ExitStack) -> None:
         before(self, *args, ttl_ms=ttl_ms, **more)
         self._promise_s = ttl_ms / 1000
 
-    before = _swap(undo, Heartbeat, "__init__", init)
+    before = swap(undo, Heartbeat, "__init__", init)
 
 
 # -------------------------------------------------------------------------------------------------- the checkpoint
@@ -158,8 +121,8 @@ def _token_at_first_save(undo: ExitStack) -> None:
         if stored is None or stored.token.writer_epoch > token.writer_epoch or stored.lsn < lsn:
             raise Fenced("lost history")
 
-    _swap(undo, MemoryCheckpoints, "take", take)
-    _swap(undo, MemoryCheckpoints, "_require", require)
+    swap(undo, MemoryCheckpoints, "take", take)
+    swap(undo, MemoryCheckpoints, "_require", require)
     _save_under_own_token(undo, lambda stored, mine: stored.writer_epoch <= mine.writer_epoch)
 
 
@@ -184,21 +147,21 @@ def _save_under_own_token(undo: ExitStack, may: Callable[[Token, Token], bool]) 
             self._store.checkpoints[partition] = msgspec.structs.replace(stored, token=checkpoint.token)
         await kept(self, partition, checkpoint, rows, keys, before, **known)
 
-    kept = _swap(undo, MemoryCheckpoints, "save", save)
+    kept = swap(undo, MemoryCheckpoints, "save", save)
 
 
 def _unreadable_saved(undo: ExitStack) -> None:
-    _swap(undo, Writer, "_save_committed", Writer._save)
+    swap(undo, Writer, "_save_committed", Writer._save)
 
 
 # -------------------------------------------------------------------------------------------------------- the core
 def _any_token(undo: ExitStack) -> None:
-    _swap(undo, frames, "_holds", lambda command, run: True)
+    swap(undo, frames, "_holds", lambda command, run: True)
 
 
 def _unnumbered(undo: ExitStack) -> None:
-    _swap(undo, heard, "is_repeat", lambda member, command: False)
-    _swap(undo, heard, "note", lambda state, member_id, n: None)
+    swap(undo, heard, "is_repeat", lambda member, command: False)
+    swap(undo, heard, "note", lambda state, member_id, n: None)
 
 
 def _ended_return(undo: ExitStack) -> None:
@@ -215,7 +178,7 @@ def _unwaiting(kind: type[Any]) -> Apply:
         def must_wait(self: Intake, content: Any) -> bool:
             return not isinstance(content, kind) and bool(before(self, content))
 
-        before = _swap(undo, Intake, "_must_wait", must_wait)
+        before = swap(undo, Intake, "_must_wait", must_wait)
 
     return apply
 
@@ -224,10 +187,10 @@ def _no_full_ttl(undo: ExitStack) -> None:
     def restart(self: Liveness, at: int, known: Iterable[str] = ()) -> None:
         before(self, at - self._ttl_ms, known)
 
-    before = _swap(undo, Liveness, "restart", restart)
+    before = swap(undo, Liveness, "restart", restart)
 
 
-MUTATIONS = (
+GUARDS = (
     Mutation("await every future", "the commit goes out beside the sends", _unawaited),
     Mutation(
         "EndTxn is sent once",
@@ -308,4 +271,18 @@ MUTATIONS = (
         _ended_return,
         ("stop gateway", "intake repeated"),
     ),
+    Mutation(
+        "lists wait for last frames",
+        "a gateway's list takes effect as soon as it is read",
+        _unwaiting(ApplyList),
+        ("leave lost", "flood"),
+    ),
+    Mutation(
+        "dead letters are awaited",
+        "they are written beside the commit that says that they are there",
+        _letters_unawaited,
+        ("poison", "kill at"),
+    ),
 )
+
+MUTATIONS = (*GUARDS, *RULES)

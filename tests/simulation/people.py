@@ -1,19 +1,20 @@
 """Scripted people: each opens a conversation, says its turns one after the other, and says them again, under the same
-key, until the journal has an outcome. Who is asked something answers, by a turn or by a `resume`."""
+key, until the journal has an outcome. Who is asked something answers, by a turn or by a `resume`. What they do besides
+is in `deeds`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
 from streams.core.commands import Command, CommitPersonFrame, CommitTurn, OpenConversation
 from streams.core.events import (
-    ConversationOpened,
-    Duplicate,
     Entry,
+    Event,
     Frame,
     FrameCommitted,
     PersonFrameCommitted,
@@ -23,6 +24,7 @@ from streams.core.events import (
     TurnCommitted,
 )
 from streams.core.ids import message_id, turn_key
+from tests.simulation.deeds import ANN, Deeds
 from tests.simulation.intake import Pen, Tail, Unwritten
 from tests.simulation.place import Place
 
@@ -33,12 +35,22 @@ NOTHING_OPEN = (RefusedReason.NOT_INTERRUPTED, RefusedReason.INCOMPLETE_RESUME)
 """Outcomes of a `resume` too: somebody else had answered, or asked once more."""
 
 
+@dataclass(slots=True)
+class Awaited:
+    """What somebody waits for."""
+
+    come: asyncio.Event = field(default_factory=asyncio.Event)
+    outcome: Event | None = None
+
+
 class People:
     """All of them, in one process that nothing befalls (their network may)."""
 
-    def __init__(self, place: Place, conversations: list[str], turns: int, *, echo_until: float) -> None:
+    def __init__(
+        self, place: Place, conversations: list[str], turns: int, *, echo_until: float, deeds: Sequence[str] = ()
+    ) -> None:
         """Until `echo_until` everybody says over and over again what was taken already: there is always something to
-        commit."""
+        commit. `deeds`: what they do besides."""
         self.process = place.loop.process("people")
         self.expected = turns * len(conversations)
         self.accepted = 0
@@ -48,16 +60,17 @@ class People:
         self._turns = turns
         self._echo_until = echo_until
         self._refs = count(1)
-        self._waiting: dict[str, asyncio.Event] = {}
+        self._waiting: dict[str, Awaited] = {}
         self._asks: dict[str, list[str]] = {name: [] for name in conversations}
         """Conversation -> interrupts that are open."""
         self._asked = {name: asyncio.Event() for name in conversations}
+        self._deeds = Deeds(place, deeds, self._outcome_of) if deeds else None
         place.loop.spawn(self.process, self._run())
 
     @property
     def content(self) -> bool:
-        """Each turn has its outcome."""
-        return self.accepted == self.expected
+        """Each turn has its outcome, and all is done."""
+        return self.accepted == self.expected and (self._deeds is None or self._deeds.done)
 
     def told(self) -> None:
         self._tail.told()
@@ -65,21 +78,23 @@ class People:
     async def _run(self) -> None:
         self._tail = Tail(self._place, self._see)
         self._pen = Pen(self._place)
-        talks = [asyncio.create_task(self._talk(name)) for name in self._conversations]
-        answers = [asyncio.create_task(self._answer(name)) for name in self._conversations]
-        await asyncio.gather(self._tail.follow(), *talks, *answers)
+        tasks = [asyncio.create_task(self._talk(name)) for name in self._conversations]
+        tasks += [asyncio.create_task(self._answer(name)) for name in self._conversations]
+        if self._deeds is not None:
+            tasks += [asyncio.create_task(self._deeds.do(name)) for name in self._conversations]
+        await asyncio.gather(self._tail.follow(), *tasks)
 
     async def _talk(self, conversation: str) -> None:
         await asyncio.sleep(self._random.random() * 2)
-        await self._until_known(
+        await self._until_taken(
             lambda ref: OpenConversation(
-                at=0, timestamp=0, ref=ref, conversation_id=conversation, channel="web", participant="ann", key="open"
+                at=0, timestamp=0, ref=ref, conversation_id=conversation, channel="web", participant=ANN, key="open"
             )
         )
         for number in range(self._turns):
             await asyncio.sleep(self._random.random() * 3)
             key = f"k{number}"
-            await self._until_known(partial(_said, conversation, key))
+            await self._until_taken(partial(_said, conversation, key))
             self.accepted += 1
         await self._echo(conversation)
 
@@ -101,37 +116,41 @@ class People:
             if not asks:
                 asked.clear()
             elif self._random.random() < 0.5:
-                await self._until_known(partial(_said, conversation, f"a{number}"))
+                await self._until_taken(partial(_said, conversation, f"a{number}"))
             else:
-                await self._until_known(partial(_resumed, conversation, f"r{number}", tuple(asks)))
+                await self._until_taken(partial(_resumed, conversation, f"r{number}", tuple(asks)))
 
-    async def _until_known(self, make: Callable[[str], Command]) -> None:
-        known = asyncio.Event()
-        while not known.is_set():
+    async def _until_taken(self, make: Callable[[str], Command]) -> None:
+        """A refusal is no outcome here: the document of channels was not there yet, an agent was busy, somebody had
+        closed the conversation."""
+        while True:
+            outcome = await self._outcome_of(make)
+            if not isinstance(outcome, Refused) or outcome.reason in NOTHING_OPEN:
+                return
+            await asyncio.sleep(PATIENCE_S * (0.1 + 0.4 * self._random.random()))
+
+    async def _outcome_of(self, make: Callable[[str], Command]) -> Event:
+        """Send it until the journal says what came of it, be it refused."""
+        awaited = Awaited()
+        while awaited.outcome is None:
             ref = f"p{next(self._refs)}"
-            self._waiting[ref] = known
+            self._waiting[ref] = awaited
             try:
                 await self._pen.write(make(ref))
                 async with asyncio.timeout(PATIENCE_S * (0.5 + self._random.random())):
-                    await known.wait()
+                    await awaited.come.wait()
             except (Unwritten, TimeoutError):
                 continue
+        return awaited.outcome
 
     def _see(self, _: int, entry: Entry) -> None:
-        """A refusal is no outcome of a turn here: the document of channels was not there yet."""
         event = entry.event
         match event:
-            case ConversationOpened(ref=str(ref)) | Duplicate(ref=str(ref)):
-                self._known(ref)
             case TurnCommitted():
                 self._answered(event.conversation_id, event.interrupt_id)
-                self._known(event.ref)
-            case PersonFrameCommitted():
-                for ask in json.loads(event.frame.data or "{}")["answers"]:
+            case PersonFrameCommitted(frame=Frame(type="resume", data=data)):
+                for ask in json.loads(data or "{}")["answers"]:
                     self._answered(event.conversation_id, ask)
-                self._known(event.ref)
-            case Refused(ref=str(ref), reason=reason) if reason in NOTHING_OPEN:
-                self._known(ref)
             case FrameCommitted(frame=Frame(type="interrupt", id=ask)):
                 if ask not in self._asks[str(event.conversation_id)]:
                     self._asks[str(event.conversation_id)].append(ask)
@@ -140,10 +159,12 @@ class People:
                 self._answered(event.conversation_id, ask)
             case _:
                 pass
-
-    def _known(self, ref: str | None) -> None:
-        if ref in self._waiting:
-            self._waiting[ref].set()
+        if self._deeds is not None:
+            self._deeds.see(event)
+        awaited = self._waiting.get(getattr(event, "ref", None) or "")
+        if awaited is not None and awaited.outcome is None:
+            awaited.outcome = event
+            awaited.come.set()
 
     def _answered(self, conversation: str | None, ask: str | None) -> None:
         asks = self._asks[str(conversation)]
@@ -153,7 +174,7 @@ class People:
 
 def _said(conversation: str, key: str, ref: str) -> CommitTurn:
     turn = Turn(
-        id=message_id(conversation, turn_key("ann", key)), sender="ann", channel="web", type="text", text=key, key=key
+        id=message_id(conversation, turn_key(ANN, key)), sender=ANN, channel="web", type="text", text=key, key=key
     )
     return CommitTurn(at=0, timestamp=0, ref=ref, conversation_id=conversation, turn=turn)
 
@@ -162,5 +183,5 @@ def _resumed(conversation: str, key: str, asks: tuple[str, ...], ref: str) -> Co
     data = json.dumps({"answers": dict.fromkeys(asks, "that")})
     frame = Frame(id=message_id(conversation, f"{key}/{ref}"), type="resume", client_id=key, data=data)
     return CommitPersonFrame(
-        at=0, timestamp=0, ref=ref, conversation_id=conversation, frame=frame, sender="ann", channel="web"
+        at=0, timestamp=0, ref=ref, conversation_id=conversation, frame=frame, sender=ANN, channel="web"
     )

@@ -146,8 +146,8 @@ def _read_keyed(place: Place, partition: int, intake: Intake) -> None:
     for record in committed(topics.frames, partition):
         with suppress(Undecodable):
             frame = codec.decode_frames(record, 0)
-            assert isinstance(frame, CommitFrame)
-            intake.frames.append((record, frame))
+            if isinstance(frame, CommitFrame):
+                intake.frames.append((record, frame))
     for record in committed(topics.turns, partition):
         with suppress(Undecodable):
             intake.turns.append((record, codec.decode_turns(record, 0).ref))
@@ -175,7 +175,13 @@ def _read_membership(place: Place, partition: int, intake: Intake) -> None:
 def poison_left(place: Place, partition: int, origins: list[str]) -> Iterator[str]:
     """Each record that cannot be taken is in `dead-letters`, before the journal says once that it is, and no other."""
     mine = [origin for origin in origins if origin.split("/")[1] == str(partition)]
-    rejected = Counter(entry.event.origin for _, entry in place.journal(partition) if isinstance(entry.event, Rejected))
+    said = place.cluster.logs[place.cluster.topics.conversations, partition].records
+    rejected: Counter[str] = Counter()
+    said_at: dict[str, float] = {}
+    for offset, entry in place.journal(partition):
+        if isinstance(entry.event, Rejected):
+            rejected[entry.event.origin] += 1
+            said_at[entry.event.origin] = said[offset].written_at
     letters: dict[str, float] = {}
     for record in place.cluster.committed(place.cluster.topics.dead_letters, partition):
         letters.setdefault(place.codec.decode_dead_letter(record.value).origin, record.written_at)
@@ -187,6 +193,8 @@ def poison_left(place: Place, partition: int, origins: list[str]) -> Iterator[st
             yield f"{origin} was rejected and is no poison"
         if origin not in letters:
             yield f"{origin} was rejected and is not among the dead letters"
+        elif letters[origin] > said_at[origin]:
+            yield f"{origin} was rejected before it was among the dead letters"
 
 
 def mistold(intake: Intake) -> Iterator[str]:

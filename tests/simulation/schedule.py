@@ -12,10 +12,12 @@ from random import Random
 from ops.audit.turns import NothingLost
 from ops.audit.violations import Tally
 from streams.core.events import Rejected
+from streams.core.routing import DELIVER, POLICIES
 from streams.runtime.ports import Limits
-from tests.simulation import promises
+from tests.simulation import kept, promises
 from tests.simulation.agents import Agent
 from tests.simulation.audited import audit
+from tests.simulation.deeds import DEEDS
 from tests.simulation.faults import Cast, Director
 from tests.simulation.gateways import Gateway
 from tests.simulation.loop import Stuck
@@ -24,15 +26,20 @@ from tests.simulation.place import Place
 from tests.simulation.poison import Poison
 from tests.simulation.workers import Worker, WorkerSettings
 
-LIVELY_WITHIN_S = 40.0
+LIVELY_WITHIN_S = 60.0
 """After the faults have healed, every turn is answered or ended within this. The longest way: a lease that has to
 expire (6 s), a member after it (5 s), pauses between writer epochs (0.1 to 6.4 s, twice), an open transaction's
-time-out (5 s) and the watchdog (8 s)."""
+time-out (5 s) and the watchdog (8 s); then a single agent that has two dozen turns to answer one after the other, each
+in a second or two."""
 LOOK_EVERY_S = 0.5
 COLLECT_EVERY = 8
 """Schedules: Python's collector looks at everything there is, each time."""
 _ran = count(1)
 STOP_WITHIN_S = 12.0
+REFUSE = "refuse"
+"""Agents do not take what they are given first."""
+KINDS = frozenset({*DEEDS, *POLICIES, REFUSE})
+"""What can be named beside faults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +66,14 @@ class Shape:
     """What of a world its seed decides."""
 
     random: Random
-    hunting: bool = False
-    """Kinds of faults are named: what they need to show is there more often."""
+    only: tuple[str, ...] = ()
+    """Kinds of faults, deeds and rules that are named: what they need to show is there more often."""
+    faults: tuple[str, ...] | None = None
+    """Kinds to draw from; None: any."""
+    deeds: tuple[str, ...] = ()
+    """What people do besides talking."""
+    refusals: int = 0
+    """Runs that each agent does not take, first."""
     partitions: int = 0
     workers: int = 0
     agents: int = 0
@@ -72,7 +85,13 @@ class Shape:
     member_ttl_ms: int = 5_000
     limits: Limits = field(init=False)
     worker: WorkerSettings = field(init=False)
+    rules: dict[str, object] = field(init=False)
+    """Of the agents' channel."""
     document: str = ""
+
+    @property
+    def hunting(self) -> bool:
+        return bool(self.only)
 
     def __post_init__(self) -> None:
         draw = self.random
@@ -93,33 +112,53 @@ class Shape:
         self.echo_until = draw.choice([0.0, self.heal_at, self.heal_at if self.hunting else 0.0])
         self.batch_bytes = draw.choice([1 << 20, 900])
         self.paces = {"kafka": draw.choice([1.0, 1.0, 10.0, 60.0]), "postgres": draw.choice([1.0, 1.0, 10.0])}
+        self._draw_deeds()
+        self.rules = self._draw_rules()
         self.document = json.dumps(
             {
                 "version": 1,
                 "channels": [
                     {"id": "web", "kind": "web"},
-                    {
-                        "id": "agents",
-                        "kind": "websocket",
-                        "group_settle_ms": draw.choice([0, 1_000]),
-                        "adopt_ms": draw.choice([1_000, 2_000]),
-                        "watchdog_ms": draw.choice([1_200, 3_000, 8_000]),
-                        "on_owner_loss": draw.choice(["continue", "continue", "restart", "fail"]),
-                    },
+                    {"id": "agents", "kind": "websocket", **self.rules},
                 ],
                 "routes": [{"from": "web", "to": ["agents"]}],
             }
         )
+
+    def _draw_deeds(self) -> None:
+        draw = self.random
+        if self.only:
+            self.faults = tuple(kind for kind in self.only if kind not in KINDS)
+            self.deeds = tuple(kind for kind in self.only if kind in DEEDS)
+            self.refusals = 2 * (REFUSE in self.only)
+        else:
+            self.deeds = tuple(draw.sample(DEEDS, draw.randint(1, 4))) if draw.random() < 0.6 else ()
+            self.refusals = draw.choice([0, 0, 0, 1, 3])
+
+    def _draw_rules(self) -> dict[str, object]:
+        """Of the agents' channel."""
+        draw = self.random
+        policies = [policy for policy in POLICIES if policy in self.only]
+        free = [*[DELIVER] * 4, *POLICIES] if not self.only else [DELIVER]
+        return {
+            "group_settle_ms": draw.choice([0, 1_000]),
+            "adopt_ms": draw.choice([1_000, 2_000]),
+            "watchdog_ms": draw.choice([1_200, 3_000, 8_000]),
+            "on_owner_loss": draw.choice(["continue", "continue", "restart", "fail", None, None]),
+            "policy": draw.choice(policies or free),
+            "busy": draw.choice(["wait", "wait", "refuse"]),
+            "grace_ms": draw.choice([0, 1_000, 5_000]),
+            "deadline_ms": draw.choice([0, 0, 0, 0, 5_000]),
+        }
 
 
 class Schedule:
     """A world under one seed, from its start to the audit."""
 
     def __init__(self, seed: int, only: tuple[str, ...] = ()) -> None:
-        """`only`: the kinds of faults to draw from; none: the seed chooses."""
+        """`only`: the kinds of faults, deeds and rules to draw from; none: the seed chooses."""
         self.seed = seed
-        self._only = only
-        self._shape = shape = Shape(Random(seed ^ 0x5EED), hunting=bool(only))
+        self._shape = shape = Shape(Random(seed ^ 0x5EED), only)
         self.place = Place(seed, shape.partitions)
         self._done = False
         self._lost = [NothingLost() for _ in range(shape.partitions)]
@@ -154,7 +193,7 @@ class Schedule:
         self._watch = promises.Watch(place, shape.worker.lease_ttl_ms)
         loop._context.run(self._cast_all)
         director = Director(self._cast, place.branch(), heal_at=shape.heal_at)
-        loop._context.run(director.plan, self._only)
+        loop._context.run(director.plan, shape.faults)
         loop.later(shape.heal_at + LOOK_EVERY_S, self._look)
         loop.run(shape.heal_at + LIVELY_WITHIN_S, lambda: self._done)
         if not self._done:
@@ -171,13 +210,14 @@ class Schedule:
         ]
         self._poison = Poison(place, place.branch())
         manner = "steps" if shape.random.random() < 0.4 else None  # of all, else each has its own
-        self._people = People(place, conversations, turns=shape.random.randint(1, 4), echo_until=shape.echo_until)
+        turns = shape.random.randint(1, 4)
+        self._people = People(place, conversations, turns, echo_until=shape.echo_until, deeds=shape.deeds)
         self._cast = Cast(
             place=place,
             watch=self._watch,
             workers=[],
             gateways=[],
-            agents=[Agent(f"agent{number}", place.branch(), manner) for number in range(shape.agents)],
+            agents=[Agent(f"agent{number}", place.branch(), manner, shape.refusals) for number in range(shape.agents)],
             new_worker=lambda: Worker(place, f"wk-{next(names)}", shape.limits, shape.worker),
             new_gateway=lambda: Gateway(place, f"g{next(gateways)}", (1, shape.document)),
             poison=self._poison,
@@ -246,6 +286,7 @@ class Schedule:
             found += promises.broken(intake, self._shape.member_ttl_ms, clock_was_set=self._cast.clock_was_set)
             found += promises.poison_left(place, partition, self._poison.origins)
             found += promises.mistold(intake)
+            found += kept.broken(intake.entries, self._shape.rules)
         found += [f"nobody handled: {error}" for error in place.loop.errors]
         signs = promises.BAD_SIGNS if self._poison.cursed else (*promises.BAD_SIGNS, promises.CORE_FAILED)
         found += [line.strip() for line in place.lines if any(sign in line for sign in signs)]
@@ -253,7 +294,7 @@ class Schedule:
 
 
 def run_seed(seed: int, only: tuple[str, ...] = ()) -> Outcome:
-    """Run one schedule. `only`: the kinds of faults to draw from; none: the seed chooses."""
+    """Run one schedule. `only`: the kinds of faults, deeds and rules to draw from; none: the seed chooses."""
     collecting = gc.isenabled()
     gc.disable()  # what it would find, and when, depends on what ran before
     ran, struck = next(_ran), False

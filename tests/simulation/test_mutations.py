@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.mutations import MUTATIONS, Mutation, hunt
+from tests.simulation.mutation import Mutation, hunt
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.schedule import run_seed
 
 HUNTED = range(400)
