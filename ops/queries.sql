@@ -31,3 +31,9 @@ SELECT round(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms;
 
 -- server_version: What the database is.
 SELECT current_setting('server_version') AS version, current_setting('max_connections')::int AS max_connections;
+
+-- journal_positions: From where on checkpoints and the read model need the journal of each partition.
+SELECT coalesce(saved.partition, read.partition) AS partition,
+    saved.journal_offset AS checkpoint, read.journal_offset AS projector
+FROM (SELECT partition, journal_offset FROM checkpoints WHERE lsn > 0) saved
+FULL JOIN projector_positions read ON read.partition = saved.partition;

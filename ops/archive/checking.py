@@ -13,7 +13,7 @@ from ops.archive.layout import Segment
 from ops.archive.segment import sha256_of
 from ops.digest.leaves import leaves_of
 from ops.history.place import Place
-from ops.history.port import HistoryUnavailable, Missing, Range
+from ops.history.port import HistoryUnavailable, Range
 
 
 @dataclass(slots=True)
@@ -86,8 +86,6 @@ async def _problems(place: Place, archive: ArchiveHistory, segment: Segment) -> 
         return [f"{where}: the file is not the one that was written"]
     try:
         return [f"{where}: {problem}" for problem in await _differences(archive, segment)]
-    except Missing:
-        return [f"{where}: a part of it is missing"]
     except HistoryUnavailable as error:
         return [f"{where}: {error}"]
 
@@ -99,7 +97,7 @@ def _sha256(place: Place, name: str) -> str:
 
 async def _differences(archive: ArchiveHistory, segment: Segment) -> list[str]:
     leaves, records, last = hashlib.sha256(), 0, segment.start - 1
-    async for chunk in archive.read(segment.partition, segment.start, segment.end):
+    async for chunk in archive.chunks(segment, segment.range):
         for leaf in leaves_of(chunk):
             leaves.update(leaf)
         records += len(chunk)

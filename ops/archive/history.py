@@ -93,7 +93,7 @@ class ArchiveHistory:
                 continue
             self._require(partition, gone, Range(wanted.start, segment.start + 1))
             if segment.file:
-                async for chunk in self._chunks(segment, wanted):
+                async for chunk in self.chunks(segment, wanted):
                     yield chunk
             wanted = Range(max(wanted.start, segment.end), wanted.end)
         self._require(partition, gone, wanted)
@@ -105,7 +105,8 @@ class ArchiveHistory:
             if each.overlaps(wanted):
                 raise Missing(partition, Range(max(each.start, wanted.start), each.end))
 
-    async def _chunks(self, segment: Segment, wanted: Range) -> AsyncIterator[Sequence[Recorded]]:
+    async def chunks(self, segment: Segment, wanted: Range) -> AsyncIterator[Sequence[Recorded]]:
+        """The records of one segment that are in `wanted`, as `read` gives them."""
         whole = wanted.start <= segment.start and segment.end <= wanted.end
         async with AsyncExitStack() as undo:
             context = self._place.fetched(segment.file)
@@ -124,7 +125,7 @@ class ArchiveHistory:
         """See `History`."""
         for segment in await self.segments(partition):
             if segment.records and segment.last_timestamp >= timestamp_ms:
-                async for chunk in self._chunks(segment, segment.range):
+                async for chunk in self.chunks(segment, segment.range):
                     for recorded in chunk:
                         if recorded.timestamp >= timestamp_ms:
                             return recorded.offset

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from ops.cli import (
+    archive,
     audit,
     bench,
     canary,
@@ -23,6 +24,7 @@ from ops.cli import (
     chat,
     conversation,
     demo,
+    digest,
     doctor,
     gateway,
     invocation,
@@ -76,7 +78,21 @@ def main(
 
 for module in (up, demo, worker, gateway, projector, send, chat, doctor, migrate, canary, chaos):
     module.register(app)
-for noun in (channel, conversation, invocation, member, lease, topic, transaction, key, audit, bench, schema):
+for noun in (
+    channel,
+    conversation,
+    invocation,
+    member,
+    lease,
+    topic,
+    transaction,
+    key,
+    audit,
+    archive,
+    digest,
+    bench,
+    schema,
+):
     app.add_typer(noun.app)
 let_help_flow(app)
 

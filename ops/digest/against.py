@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ops.digest.leaves import LEAF_BYTES, leaves_of
-from ops.digest.statements import BadStatement, Digests, Leaves, Sealed
+from ops.digest.statements import BadStatement, Digests, Leaves, Sealed, Statement
 from ops.history.port import History, Missing, Range, Recorded, merged
 from streams.core.events import Entry
 from streams.runtime.records import Undecodable
@@ -105,19 +105,25 @@ async def against(
     digests: Digests,
     *,
     partitions: Iterable[int] | None = None,
+    within: Range | None = None,
     progress: Callable[[int, int, int], None] = lambda *_: None,
 ) -> list[Evidence]:
     """What the digests say of these partitions of `history` (None: all), live or archived.
 
-    `progress` gets the partition, the offset reached, and the end of what is sealed. Partitions are apart from one
-    another: several processes may take some each.
+    `within`: compare these offsets alone; the chain is looked at as a whole in any case. `progress` gets the partition,
+    the offset reached, and the end of what is sealed. Partitions are apart from one another: several processes may
+    take some each.
     """
     wanted = range(history.partitions) if partitions is None else partitions
-    return [await _partition(history, digests, partition, progress) for partition in wanted]
+    return [await _partition(history, digests, partition, within, progress) for partition in wanted]
 
 
 async def _partition(
-    history: History, digests: Digests, partition: int, progress: Callable[[int, int, int], None]
+    history: History,
+    digests: Digests,
+    partition: int,
+    within: Range | None,
+    progress: Callable[[int, int, int], None],
 ) -> Evidence:
     evidence = Evidence(partition)
     try:
@@ -134,9 +140,11 @@ async def _partition(
     evidence.unsealed = max(0, there.end - end)
     evidence.add(_of_the_chain(chain, digests, history.identity, partition))
     for sealed in chain:
-        if sealed.problem(digests.trust) is None:
-            await _segment(history, digests, sealed, there, evidence)
-            progress(partition, sealed.statement.end, end)
+        mine = sealed.statement.range
+        wanted = mine if within is None else Range(max(mine.start, within.start), min(mine.end, within.end))
+        if len(wanted) and sealed.problem(digests.trust) is None:
+            await _segment(history, digests, sealed.statement, wanted, evidence)
+            progress(partition, wanted.end, end)
     return evidence
 
 
@@ -158,10 +166,9 @@ def _of_the_chain(chain: Sequence[Sealed], digests: Digests, topic_id: str, part
         end, previous = statement.end, sealed.hash
 
 
-async def _segment(history: History, digests: Digests, sealed: Sealed, there: Range, evidence: Evidence) -> None:
-    statement = sealed.statement
+async def _segment(history: History, digests: Digests, statement: Statement, wanted: Range, evidence: Evidence) -> None:
     if statement.gone:
-        evidence.missing = merged([*evidence.missing, statement.range])
+        evidence.missing = merged([*evidence.missing, wanted])
         return
     try:
         leaves = await asyncio.to_thread(digests.leaves, statement)
@@ -170,20 +177,22 @@ async def _segment(history: History, digests: Digests, sealed: Sealed, there: Ra
         evidence.add([Tampering(kind=Kind.DIGEST, partition=statement.partition, offset=statement.start, problem=said)])
         return
     comparison = Comparison(statement.partition, leaves, history)
-    start = statement.start
-    while start < statement.end:
+    comparison.skip(wanted.start)
+    start = wanted.start
+    while start < wanted.end:
         try:
-            async for chunk in history.read(statement.partition, start, statement.end):
+            async for chunk in history.read(statement.partition, start, wanted.end):
                 evidence.add(comparison.see(chunk))
-            start = statement.end
+            start = wanted.end
         except Missing as missing:
-            gone = Range(missing.gone.start, min(missing.gone.end, statement.end))
+            gone = Range(missing.gone.start, min(missing.gone.end, wanted.end))
             evidence.missing = merged([*evidence.missing, gone])
             evidence.add(comparison.passed(gone.start))
             comparison.skip(gone.end)
             start = gone.end
-    evidence.add(comparison.passed(min(statement.end, there.end)))
-    evidence.add(comparison.cut_off())
+    there = await history.bounds(statement.partition)
+    evidence.add(comparison.passed(min(wanted.end, there.end)))
+    evidence.add(comparison.cut_off(wanted.end))
     evidence.records += comparison.same
 
 
@@ -242,12 +251,15 @@ class Comparison:
         """What lies below `offset` cannot be read."""
         self._next = bisect_left(self._leaves.offsets, offset, lo=self._next)
 
-    def cut_off(self) -> Iterator[Tampering]:
-        """The history ends here: what was sealed behind it is gone, said once."""
-        left = len(self._leaves.offsets) - self._next
+    def cut_off(self, until: int) -> Iterator[Tampering]:
+        """The history ends here: what was sealed behind it, below `until`, is gone, said once."""
+        left = bisect_left(self._leaves.offsets, until, lo=self._next) - self._next
         if left:
             offset, was = self._leaves.offsets[self._next], self._sealed(self._next)
-            what = f"and {left - 1} more records behind it are gone: the history ends before them"
+            what = (
+                f"and {left - 1} more behind it are not there: the history ends before them (of an archive alone: it "
+                "was cut, or is behind)"
+            )
             yield self._tampering(Kind.CUT_OFF, offset, was, what)
 
     def _sealed(self, index: int) -> tuple[int | None, str | None]:

@@ -126,6 +126,11 @@ def statement_name(partition: int, start: int) -> str:
     return f"{statement_folder(partition)}/{start:0{DIGITS}}.json"
 
 
+def partitions_at(place: Place) -> list[int]:
+    """The partitions of which there are digests."""
+    return sorted({int(name.split("/")[1].removeprefix("p")) for name in place.names("digests")})
+
+
 def leaves_folder(partition: int) -> str:
     """Where a partition's leaf hashes lie."""
     return f"leaves/p{partition:05}"

@@ -13,11 +13,7 @@ class JoinedHistory:
 
     def __init__(self, archive: History, live: History) -> None:
         """Raises `HistoryUnavailable` when they are not of one journal."""
-        if (archive.identity, archive.partitions) != (live.identity, live.partitions):
-            raise HistoryUnavailable(
-                f"the archive is of another journal than Kafka's: topic id {archive.identity} with "
-                f"{archive.partitions} partitions, not {live.identity} with {live.partitions}"
-            )
+        require_same(archive, live)
         self._archive = archive
         self._live = live
 
@@ -95,6 +91,15 @@ class JoinedHistory:
     def decode_all(self, chunk: Sequence[Recorded]) -> list[Entry]:
         """See `History`."""
         return self._live.decode_all(chunk)
+
+
+def require_same(archive: History, live: History) -> None:
+    """Raise `HistoryUnavailable` unless both are of one journal."""
+    if (archive.identity, archive.partitions) != (live.identity, live.partitions):
+        raise HistoryUnavailable(
+            f"the archive is of another journal than Kafka's: topic id {archive.identity} with {archive.partitions} "
+            f"partitions, not {live.identity} with {live.partitions}"
+        )
 
 
 def _without(what: Range, there: Range) -> list[Range]:

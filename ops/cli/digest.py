@@ -1,0 +1,290 @@
+"""`turnlog digest`: signed digests of the journal, and what tells of a history that differs from them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ops.cli.common import (
+    ArchiveOption,
+    KafkaOption,
+    NamespaceOption,
+    OfflineOption,
+    Output,
+    OutputOption,
+    emit,
+    progress,
+    settings_from,
+    show_rows,
+    translated_failures,
+)
+from ops.cli.durations import seconds_of
+from ops.cli.errors import INTERRUPTED, NEGATIVE, USAGE, CommandFailed
+
+if TYPE_CHECKING:
+    from ops.digest.against import Evidence
+    from ops.digest.keys import Trust
+    from streams.settings import Settings
+
+app = typer.Typer(
+    name="digest",
+    help="Signed digests of the journal: whoever alters, removes or inserts an event is found out.",
+    no_args_is_help=True,
+)
+
+DigestsArgument = Annotated[
+    str,
+    typer.Argument(metavar="URL", help="Where the digests are: a folder, or such as s3://…", show_default=False),
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        metavar="FILE",
+        help="The key to sign with (default: TURNLOG_DIGEST_KEY, a file's name or the PEM text).",
+        show_default=False,
+    ),
+]
+TrustOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="FILE",
+        help="A public key that is believed, or a folder of *.pub; may be repeated (default: TURNLOG_DIGEST_TRUST).",
+        show_default=False,
+    ),
+]
+STATEMENTS: Final = ("partition", "start", "end", "records", "sealed_at", "key_id", "believed", "hash")
+EVIDENCE: Final = ("partition", "ok", "records", "sealed", "unsealed", "violations_total", "head")
+
+
+def trust_from(given: Sequence[str] | None, key: Any = None) -> Trust:
+    """The keys that are believed. `CommandFailed` when there is none, or one that is none."""
+    from ops.digest.keys import trusted
+
+    with key_failures():
+        return trusted(given or (), key)
+
+
+@contextmanager
+def key_failures() -> Iterator[None]:
+    """A key that cannot be used is wrong input."""
+    from ops.digest.keys import DigestKeyError
+
+    try:
+        yield
+    except DigestKeyError as error:
+        raise CommandFailed(str(error), USAGE) from error
+
+
+@app.command("seal")
+def seal(
+    url: DigestsArgument,
+    key: KeyOption = None,
+    trust: TrustOption = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on as more is committed, until SIGTERM.")] = False,
+    every: Annotated[str, typer.Option("--every", help="With --follow: time between two rounds (30s, 5m, 1h).")] = "5m",
+    segment_records: Annotated[
+        int, typer.Option("--segment-records", min=1, max=1_000_000, help="Most records of a digest.")
+    ] = 100_000,
+    after_gap: Annotated[
+        bool, typer.Option("--after-gap", help="Where the journal misses something: note the gap, and go on.")
+    ] = False,
+    archive: ArchiveOption = None,
+    offline: OfflineOption = False,
+    kafka: KafkaOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Hash what is committed in the journal, and not sealed yet; chain it to what was sealed before, and sign it.
+
+    What was sealed can be proved from then on; what was done to it before cannot be found out. So seal often, keep the
+    key where nobody who can write to Kafka gets at it, and the digests where nobody can take back what is written.
+
+    Examples:
+
+      turnlog key digest new /etc/turnlog/digest.pem
+
+      turnlog digest seal s3://vault/digests --key /etc/turnlog/digest.pem
+
+      turnlog digest seal s3://vault/digests --follow --every 1m
+    """
+    every_s = seconds_of(every, "--every")
+    settings = history_settings(kafka, namespace, archive, offline)
+    with translated_failures(), key_failures():
+        from ops.digest.keys import signing_key, trusted
+
+        signer = signing_key(key)
+        work = _Sealing(url, signer, trusted(trust or (), signer), segment_records, after_gap)
+        try:
+            sealed = asyncio.run(work.run(settings, archive, offline, every_s if follow else None))
+        except KeyboardInterrupt:
+            raise CommandFailed("interrupted; run the same command again to go on", INTERRUPTED) from None
+    if output is Output.TABLE:
+        progress(f"{sealed:,} records sealed in {url} with key {signer.id}")
+    else:
+        emit({"digests": url, "records": sealed, "key_id": signer.id})
+
+
+class _Sealing:
+    def __init__(self, url: str, signer: Any, trust: Trust, segment_records: int, after_gap: bool) -> None:
+        self._where = (url, trust)
+        self._signer = signer
+        self._how: dict[str, Any] = {"segment_records": segment_records, "after_gap": after_gap}
+
+    async def run(self, settings: Settings | None, archive: str | None, offline: bool, every_s: float | None) -> int:
+        from ops.digest.sealing import Sealer
+        from ops.digest.statements import Digests
+        from ops.history import open_history
+        from ops.history.following import follow
+        from ops.history.place import place_at
+
+        sealed = 0
+        url, trust = self._where
+        async with open_history(settings, archive, offline=offline) as history:
+            sealer = Sealer(history, Digests(place_at(url), trust), self._signer, notify=progress, **self._how)
+
+            async def once() -> None:
+                nonlocal sealed
+                sealed += await sealer.seal()
+
+            await (once() if every_s is None else follow(once, every_s, progress))
+        return sealed
+
+
+@app.command("list")
+def list_statements(
+    url: DigestsArgument,
+    trust: TrustOption = None,
+    partition: Annotated[int | None, typer.Option("--partition", min=0, help="Of this partition only.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the digests: offsets (end exclusive), records, key, whether the key is trusted, and the hash of each.
+
+    The last hash of a partition is its head. Note it elsewhere (`turnlog digest verify --head`): that the last digests
+    were taken away shows by nothing else.
+
+    Example:
+
+      turnlog digest list s3://vault/digests --trust /etc/turnlog/trusted
+    """
+    with translated_failures(), key_failures():
+        rows = _statements(url, trust_from(trust), partition)
+    show_rows(rows, STATEMENTS, output, empty="nothing is sealed yet: `turnlog digest seal`")
+
+
+def _statements(url: str, trust: Trust, partition: int | None) -> list[dict[str, Any]]:
+    import msgspec
+
+    from ops.digest.statements import Digests, partitions_at
+    from ops.history.place import place_at
+
+    digests = Digests(place_at(url), trust)
+    wanted = partitions_at(digests.place) if partition is None else [partition]
+    return [
+        {
+            **msgspec.structs.asdict(sealed.statement),
+            "believed": sealed.problem(trust) is None,
+            "hash": sealed.hash,
+        }
+        for each in wanted
+        for sealed in digests.chain(each)
+    ]
+
+
+@app.command("verify")
+def verify(
+    url: DigestsArgument,
+    trust: TrustOption = None,
+    head: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--head", metavar="PARTITION:HASH", help="A head noted earlier: it must be in the chain. Repeatable."
+        ),
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", min=0, help="Look at this partition only.")] = None,
+    archive: ArchiveOption = None,
+    offline: OfflineOption = False,
+    kafka: KafkaOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Compare a history, live or archived, with its digests: name each event that was altered, removed or inserted.
+
+    The digests themselves are checked first: signatures by trusted keys, and a chain without a break. What was sealed
+    and cannot be read is the first line. `turnlog audit verify --against URL` does this beside all else.
+
+    Exit code 0: all that was sealed is as it was. 1: it is not, or is missing. 2: it could not be compared.
+
+    Examples:
+
+      turnlog digest verify s3://vault/digests --trust /etc/turnlog/trusted
+
+      turnlog digest verify s3://vault/digests --offline \\
+        --archive s3://bucket/turnlog
+    """
+    settings = history_settings(kafka, namespace, archive, offline)
+    heads = [_head(text) for text in head or ()]
+    with translated_failures(), key_failures():
+        trusted = trust_from(trust)
+        evidence, absent = asyncio.run(
+            _verified(settings, (archive, offline), url, trusted, heads, None if partition is None else [partition])
+        )
+    for gone in (f"offsets {gone} of partition {each.partition}" for each in evidence for gone in each.missing):
+        progress(f"MISSING: {gone}")
+    for problem in [*absent, *(tampering.problem for each in evidence for tampering in each.found)]:
+        progress(f"VIOLATION: {problem}")
+    show_rows([each.document() for each in evidence], EVIDENCE, output, empty="nothing is sealed yet")
+    if absent or not all(each.ok for each in evidence):
+        raise typer.Exit(NEGATIVE)
+
+
+def _head(text: str) -> tuple[int, str]:
+    partition, _, digest = text.partition(":")
+    if not partition.isdecimal() or len(digest) != 64:
+        raise CommandFailed(f"--head: {text!r} is not PARTITION:HASH, as `turnlog digest list` shows them", USAGE)
+    return int(partition), digest
+
+
+async def _verified(
+    settings: Settings | None,
+    where: tuple[str | None, bool],
+    url: str,
+    trust: Trust,
+    heads: Sequence[tuple[int, str]],
+    partitions: Sequence[int] | None,
+) -> tuple[list[Evidence], list[str]]:
+    from ops.digest.against import against
+    from ops.digest.statements import Digests
+    from ops.history import open_history
+    from ops.history.place import place_at
+
+    digests = Digests(place_at(url), trust)
+    archive, offline = where
+
+    def told(partition: int, offset: int, end: int) -> None:
+        progress(f"partition {partition}: {offset:,} of {end:,}")
+
+    async with open_history(settings, archive, offline=offline) as history:
+        evidence = await against(history, digests, partitions=partitions, progress=told)
+    absent = [
+        f"partition {partition}: the head {digest} that was noted is not in the chain: digests were taken away, or "
+        "others put in their place"
+        for partition, digest in heads
+        if digest not in {sealed.hash for sealed in digests.chain(partition)}
+    ]
+    return evidence, absent
+
+
+def history_settings(kafka: str | None, namespace: str | None, archive: str | None, offline: bool) -> Settings | None:
+    """The settings that a history needs; None: an archive alone is read."""
+    if offline:
+        if archive is None:
+            raise CommandFailed("--offline: say which archive with --archive URL", USAGE)
+        return None
+    # PostgreSQL plays no part here; the setting is required of servers alone.
+    return settings_from(kafka, "postgresql://unused", namespace)
