@@ -115,13 +115,19 @@ def _key_sent_before(conversation: Conversation, command: CommitFrame, client_id
     return None
 
 
-def may_be_a_rest(state: Partition, command: CommitFrame, run: Run) -> bool:
-    """Whether the frame may be the end of an answer whose beginning was refused: its sender was refused some of this
-    run before it was given it, and has not said since that it begins. A message is a whole, and who names the epoch was
-    told of it."""
-    if command.run_epoch is not None or is_started(run):
+def may_be_a_rest(command: CommitFrame, run: Run) -> bool:
+    """Whether a piece of an answer may be of one whose beginning is not stored, or no more: its sender was given the
+    run anew, and has not said since that it begins. Who names the epoch was told of it."""
+    return run.anew and command.run_epoch is None and not is_started(run)
+
+
+def lacks_something(command: CommitFrame, run: Run, stream_id: str | None = None) -> bool:
+    """Whether what comes before the frame may be lost: it goes on with a stream that was open when its sender's process
+    came back over another connection, or ends the run with such a stream open (None). Who names the epoch was told what
+    is stored; of others nobody knows what they sent into the connection that was lost."""
+    if command.run_epoch is not None or run.progress is None:
         return False
-    return refusals.had(state, command.member, run.id)
+    return any(stream in run.progress.streams and stream_id in {None, stream} for stream in run.torn)
 
 
 def claimed_run(state: Partition, conversation: Conversation, command: CommitFrame) -> Run | None:

@@ -32,10 +32,27 @@ import msgspec
 
 from streams.core import heard, keys, refusals
 from streams.core.commands import CommitFrame
-from streams.core.correlation import Target, by_turn, claimed_run, correlate, is_started, may_be_a_rest
+from streams.core.correlation import (
+    Target,
+    by_turn,
+    claimed_run,
+    correlate,
+    is_started,
+    lacks_something,
+    may_be_a_rest,
+)
 from streams.core.draft import Draft
 from streams.core.due import watch
-from streams.core.events import Entry, Event, Frame, FrameCommitted, Refused, RefusedReason, RunStarted, RunStatus
+from streams.core.events import (
+    Entry,
+    Event,
+    Frame,
+    FrameCommitted,
+    MoveReason,
+    RefusedReason,
+    RunStarted,
+    RunStatus,
+)
 from streams.core.ids import frame_key, message_id
 from streams.core.limits import (
     RUN_EVENTS_MAX,
@@ -46,8 +63,9 @@ from streams.core.limits import (
 from streams.core.ownership import owner_of
 from streams.core.routing import plan_of
 from streams.core.run_events import note_asks, run_of
-from streams.core.runs import end
+from streams.core.runs import end, lose_owner
 from streams.core.state import Conversation, ImpossibleEvent, Partition, Progress, Run
+from streams.core.timeouts import heir_of_adopter
 
 STRUCTURED: Final = frozenset({"genui", "tool_call", "interrupt", "interrupt_resolved", "event", "skill"})
 """Numbered, but no message: none of these alone answers an unannounced run (a finished stream does)."""
@@ -65,6 +83,7 @@ NOT_KEPT: Final = frozenset(
 """Shown live or never: no journal event comes of them."""
 
 NOT_OPEN: Final = "run: it has ended, or never was one of this group"
+TORN: Final = "run: what was sent before over a lost connection may be missing; it is given again"
 REST: Final = "run: what came of it before was refused; say `run started`, then begin anew"
 
 RUN_ENDS: Final = {
@@ -80,7 +99,11 @@ def decide_frame(state: Partition, command: CommitFrame) -> list[Event]:
     """What a frame comes to; see the table above."""
     conversation = state.conversations.get(command.conversation_id)
     if conversation is None:
-        return [_refused(command, RefusedReason.CONVERSATION_NOT_FOUND, "conversation_id: no such conversation")]
+        return [
+            refusals.frame_refused(
+                command, RefusedReason.CONVERSATION_NOT_FOUND, "conversation_id: no such conversation"
+            )
+        ]
     kind = command.frame.type
     if kind in NOT_KEPT:
         return []
@@ -89,10 +112,10 @@ def decide_frame(state: Partition, command: CommitFrame) -> list[Event]:
         return [keys.repeat(conversation, known, target.key, command.ref, command.frame.client_id)]
     problem = problem_of_frame(command.frame, command.sender)
     if problem is not None:
-        return [_refused(command, *problem)]
+        return [refusals.frame_refused(command, *problem)]
     member = state.members.get(command.member)
     if member is None or member.group != command.group:
-        return _fenced(state, command, target.run, "member: it is not (or no longer) in this group")
+        return refusals.frame_fenced(state, command, target.run, "member: it is not (or no longer) in this group")
     if heard.is_repeat(member, command):
         return []  # whoever waits for its `ref` got the first one's outcome
     return _CONTROL.get(kind, _decide_kept)(state, conversation, command, target)
@@ -101,13 +124,17 @@ def decide_frame(state: Partition, command: CommitFrame) -> list[Event]:
 def _decide_kept(state: Partition, conversation: Conversation, command: CommitFrame, target: Target) -> list[Event]:
     """A frame that is shown: of a run that its sender holds, or proactive."""
     if conversation.handed_over:  # which ended all runs
-        return _fenced(state, command, None, "conversation_id: a human answers", RefusedReason.HANDED_OVER)
+        return refusals.frame_fenced(
+            state, command, None, "conversation_id: a human answers", RefusedReason.HANDED_OVER
+        )
     if target.run is None:
         return _decide_proactive(state, conversation, command, target)
     if not _holds(command, target.run):
-        return _fenced(state, command, target.run, "run: held by another member, or at a later epoch")
-    if command.frame.type in STRUCTURED and may_be_a_rest(state, command, target.run):
-        return _fenced(state, command, target.run, REST)
+        return refusals.frame_fenced(state, command, target.run, "run: held by another member, or at a later epoch")
+    if command.frame.type in STRUCTURED and may_be_a_rest(command, target.run):
+        return refusals.frame_fenced(state, command, target.run, REST)
+    if command.frame.type == "genui" and lacks_something(command, target.run, _stream_id(command.frame, target.run)):
+        return _begin_anew(state, conversation, command, target.run)
     return _decide_run_frame(conversation, command, target.run, target)
 
 
@@ -115,22 +142,32 @@ def _holds(command: CommitFrame, run: Run) -> bool:
     return run.member == command.member and (command.run_epoch is None or command.run_epoch == run.epoch)
 
 
+def _begin_anew(state: Partition, conversation: Conversation, command: CommitFrame, run: Run) -> list[Event]:
+    """Part of the answer is lost: what there is is superseded, and the run given again, or as its channel says."""
+    draft = Draft()
+    to = heir_of_adopter(state, run, conversation.id, command.at)
+    lose_owner(state, draft, conversation, run, to=to, reason=MoveReason.ADOPT_TIMEOUT)
+    return [*refusals.frame_fenced(state, command, run, TORN), *draft.events]
+
+
 def _decide_proactive(
     state: Partition, conversation: Conversation, command: CommitFrame, target: Target
 ) -> list[Event]:
     if target.names:
-        return _fenced(state, command, None, NOT_OPEN)
+        return refusals.frame_fenced(state, command, None, NOT_OPEN)
     if command.frame.type in STRUCTURED and (claimed := claimed_run(state, conversation, command)) is not None:
-        return _fenced(state, command, claimed, "run: another connection holds the one that it may be of")
+        return refusals.frame_fenced(state, command, claimed, "run: another connection holds the one that it may be of")
     if command.frame.type in UNNUMBERED:
-        return _fenced(state, command, None, "type: needs a run that its sender holds")
+        return refusals.frame_fenced(state, command, None, "type: needs a run that its sender holds")
     plan = plan_of(state, conversation.channel)
     if plan is None or all(group.id != command.group for group in plan.groups):
-        return _fenced(state, command, None, "group: this conversation is not routed to it")
+        return refusals.frame_fenced(state, command, None, "group: this conversation is not routed to it")
     if not _may_speak_first(state, conversation, command):
-        return _fenced(state, command, None, "member: without a run only the conversation's owner may write")
+        return refusals.frame_fenced(
+            state, command, None, "member: without a run only the conversation's owner may write"
+        )
     if not conversation.open:
-        return [_refused(command, RefusedReason.CONVERSATION_CLOSED, "conversation_id: it is closed")]
+        return [refusals.frame_refused(command, RefusedReason.CONVERSATION_CLOSED, "conversation_id: it is closed")]
     key = None if command.frame.client_id is None else frame_key(command.group, None, command.frame.client_id)
     return [_committed(conversation, command, None, key, conversation.head + 1)]
 
@@ -152,7 +189,7 @@ def _decide_run_frame(conversation: Conversation, command: CommitFrame, run: Run
         draft = Draft()
         end(draft, conversation, run, RunStatus.FAILED, "too_many_events")
         detail = f"run: more than {RUN_EVENTS_MAX} events; it has ended"
-        return [*draft.events, _refused(command, RefusedReason.TOO_MANY_EVENTS, detail)]
+        return [*draft.events, refusals.frame_refused(command, RefusedReason.TOO_MANY_EVENTS, detail)]
     if kind in UNNUMBERED:
         return [_committed(conversation, command, run, None, 0)]
     event = _committed(conversation, command, run, target.key, conversation.head + 1)
@@ -230,11 +267,11 @@ def _decide_read(state: Partition, conversation: Conversation, command: CommitFr
     """`read` names a turn by its watermark: its run, else the last one below it that was given and not started."""
     run = target.run if target.names else _run_read(conversation, command)
     if run is None and target.names:
-        return _fenced(state, command, None, NOT_OPEN)
+        return refusals.frame_fenced(state, command, None, NOT_OPEN)
     if run is None or is_started(run):
         return []
     if not _holds(command, run):
-        return _fenced(state, command, run, "run: held by another member, or at a later epoch")
+        return refusals.frame_fenced(state, command, run, "run: held by another member, or at a later epoch")
     return [_started(conversation, command, run, "read")]
 
 
@@ -254,12 +291,14 @@ def _decide_run_status(
     run = target.run
     if run is None:
         # Who says that it works on a run which is over must be told to stop; that it has stopped is no news.
-        return _fenced(state, command, None, NOT_OPEN) if target.names and status == "started" else []
+        return refusals.frame_fenced(state, command, None, NOT_OPEN) if target.names and status == "started" else []
     if not _holds(command, run):
-        return _fenced(state, command, run, "run: held by another member, or at a later epoch")
+        return refusals.frame_fenced(state, command, run, "run: held by another member, or at a later epoch")
     if status == "started" and not is_started(run):
         return [_started(conversation, command, run, "run")]
     ended = RUN_ENDS.get(status or "")
+    if ended is RunStatus.ANSWERED and lacks_something(command, run):
+        return _begin_anew(state, conversation, command, run)
     if ended is not None and (run.progress is None or run.progress.inherited) and not target.names:
         return []  # its sender did nothing of it: this is the end of another run, which is over
     if ended is not None:
@@ -277,12 +316,12 @@ def _decide_checkpoint(
     """Any number of them, beside the limits of what is shown; a re-sent one is a repeat: the last one stays so."""
     run = target.run
     if run is None:
-        return _fenced(state, command, None, NOT_OPEN)
+        return refusals.frame_fenced(state, command, None, NOT_OPEN)
     if not _holds(command, run):
-        return _fenced(state, command, run, "run: held by another member, or at a later epoch")
+        return refusals.frame_fenced(state, command, run, "run: held by another member, or at a later epoch")
     problem = problem_of_checkpoint(command.frame)
     if problem is not None:
-        return [_refused(command, *problem)]
+        return [refusals.frame_refused(command, *problem)]
     return [_committed(conversation, command, run, target.key, 0)]
 
 
@@ -304,41 +343,6 @@ _CONTROL: Final[dict[str, Callable[[Partition, Conversation, CommitFrame, Target
     "run": _decide_run_status,
     CHECKPOINT: _decide_checkpoint,
 }
-
-
-def _refused(command: CommitFrame, reason: RefusedReason, detail: str) -> Refused:
-    return Refused(
-        conversation_id=command.conversation_id,
-        reason=reason,
-        ref=command.ref,
-        member=command.member,
-        run_id=command.run_id,
-        client_id=command.frame.client_id,
-        detail=detail,
-        n=command.n,
-    )
-
-
-def _fenced(
-    state: Partition,
-    command: CommitFrame,
-    run: Run | None,
-    detail: str,
-    reason: RefusedReason = RefusedReason.FENCED,
-) -> list[Event]:
-    return [
-        *refusals.fenced(
-            state,
-            command.conversation_id,
-            command.member,
-            detail,
-            run_id=None if run is None else run.id,
-            client_id=command.frame.client_id,
-            ref=command.ref,
-            reason=reason,
-            n=command.n,
-        )
-    ]
 
 
 # ------------------------------------------------------------------------------------------------ evolve

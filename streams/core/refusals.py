@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from streams.core.events import Refused, RefusedReason
+from streams.core.commands import CommitFrame
+from streams.core.events import Event, Refused, RefusedReason
 from streams.core.ids import SEPARATOR
-from streams.core.state import REFUSAL_SLOTS, REFUSALS_WRITTEN, Partition
+from streams.core.state import REFUSAL_SLOTS, REFUSALS_WRITTEN, Partition, Run
 
 _COUNTED = frozenset({RefusedReason.FENCED, RefusedReason.HANDED_OVER, RefusedReason.GATEWAY_ENDED})
 
@@ -49,6 +50,43 @@ def fenced(
             detail=detail,
             count=count,
             n=n,
+        )
+    ]
+
+
+def frame_refused(command: CommitFrame, reason: RefusedReason, detail: str) -> Refused:
+    """A frame that breaks a rule; `detail` names field and rule."""
+    return Refused(
+        conversation_id=command.conversation_id,
+        reason=reason,
+        ref=command.ref,
+        member=command.member,
+        run_id=command.run_id,
+        client_id=command.frame.client_id,
+        detail=detail,
+        n=command.n,
+    )
+
+
+def frame_fenced(
+    state: Partition,
+    command: CommitFrame,
+    run: Run | None,
+    detail: str,
+    reason: RefusedReason = RefusedReason.FENCED,
+) -> list[Event]:
+    """A frame whose sender may not write it; `run`: the open one that it is of, or may be of."""
+    return [
+        *fenced(
+            state,
+            command.conversation_id,
+            command.member,
+            detail,
+            run_id=None if run is None else run.id,
+            client_id=command.frame.client_id,
+            ref=command.ref,
+            reason=reason,
+            n=command.n,
         )
     ]
 

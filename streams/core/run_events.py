@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from streams.core import heard
+from streams.core import heard, refusals
 from streams.core.due import watch
 from streams.core.events import Entry, Invocation, MoveReason, RunCancelling, RunEnded, RunMoved, RunOpened, RunStarted
 from streams.core.latest import keep_answer, latest_of
@@ -210,6 +210,7 @@ def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, eve
     if event.to_member is None:
         watch(state, conversation, run)
         return
+    _note_torn(state, run, event)
     run.claimants = tuple(claimant for claimant in run.claimants if claimant != event.to_member)
     if run.progress is not None:
         run.progress.answers_kept = False
@@ -235,6 +236,22 @@ def _keep(run: Run, event: RunMoved) -> None:
     if event.kept_for or event.proved or run.kept_for or run.proved:
         terms = run.own_terms()
         terms.kept_for, terms.proved = event.kept_for, event.proved
+
+
+def _note_torn(state: Partition, run: Run, event: RunMoved) -> None:
+    """What of it may be in the middle, at the process that has it now: see `Terms`. An agent that never says when it
+    begins cannot be told from one that goes on. A connection that its gateway ended for it drains was read to its
+    end."""
+    progress, to = run.progress, event.to_member or ""
+    announced = progress is not None and progress.started
+    begins = announced or run.anew
+    had_it = to == event.from_member or to in run.claimants or refusals.had(state, to, run.id)
+    lost = announced and event.adopted and event.reason is not MoveReason.MEMBER_DRAINED
+    torn = tuple(progress.streams) if progress is not None and lost else ()
+    anew = (run.anew and not announced) if event.adopted else (begins and had_it and not event.continued)
+    if torn or anew or run.torn or run.anew:
+        terms = run.own_terms()
+        terms.torn, terms.anew = torn, anew
 
 
 def _hand_on(run: Run, entry: Entry, event: RunMoved) -> None:

@@ -150,6 +150,11 @@ class Terms(msgspec.Struct, gc=False, array_like=True):
     """Its member is a connection of the process that had it before, by proof."""
     origin: str = ""
     """Channel that its turn came from, where that is not the conversation's own."""
+    torn: tuple[str, ...] = ()
+    """Streams that were open when its process came back over another connection: what it sent last may be lost."""
+    anew: bool = False
+    """Its process had begun it, and was given it again from the beginning: until it says that it begins, what it sends
+    may be the rest of what it was at."""
 
 
 class Run(msgspec.Struct, gc=False, array_like=True):
@@ -224,6 +229,14 @@ class Run(msgspec.Struct, gc=False, array_like=True):
     @property
     def origin(self) -> str:
         return "" if self.terms is None else self.terms.origin
+
+    @property
+    def torn(self) -> tuple[str, ...]:
+        return () if self.terms is None else self.terms.torn
+
+    @property
+    def anew(self) -> bool:
+        return self.terms is not None and self.terms.anew
 
     def own_terms(self) -> Terms:
         """Its terms, to be changed."""

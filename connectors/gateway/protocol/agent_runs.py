@@ -109,9 +109,9 @@ class AgentRuns(Session):
         return self._drain()
 
     def _stop_earlier(self, event: RunMoved) -> None:
-        """Its process may still be at work on what it was given of this run before, over another connection. That is
-        over, since others had the run meanwhile, or what it said is superseded: the turn that comes now is a new
-        beginning. Where nothing of it was said, it only was slow, and whatever comes first is the answer."""
+        """Its process may still be at work on what it was given of this run before, over this connection or an earlier
+        one. That is over, since others had the run meanwhile, or what it said is superseded: the turn that comes now is
+        a new beginning. Where nothing of it was said, it only was slow, and whatever comes first is the answer."""
         conversation_id = event.conversation_id or ""
         slow = event.reason is MoveReason.ADOPT_TIMEOUT and not event.superseded
         if slow or self._delivery.turn_written(conversation_id) < event.turn_seq:
@@ -120,7 +120,7 @@ class AgentRuns(Session):
             stop = refusal(RefusedReason.FENCED, "run: others had it meanwhile; it is given to you again")
             named = {"run": event.run_id, "runEpoch": event.run_epoch - 1}
             self._tell(conversation_id, encode(stop.frame() | named))
-        elif not self.holds_run_in(conversation_id):  # abort would hit the other one
+        elif not self._delivery.holds_another_run_in(conversation_id, event.run_id):  # abort would hit the other one
             self._tell(conversation_id, ABORT)
 
     def answer_given(self, run_id: str, entry: Entry, now: int) -> list[Action]:

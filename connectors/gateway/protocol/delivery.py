@@ -104,6 +104,11 @@ class Delivery:
         memory = self._memory.get(conversation_id)
         return memory is not None and memory.runs > 0
 
+    def holds_another_run_in(self, conversation_id: str, run_id: str) -> bool:
+        """Whether the member holds a run of this conversation beside that one."""
+        memory = self._memory.get(conversation_id)
+        return memory is not None and memory.runs > (run_id in self._runs)
+
     def highest(self, conversation_id: str) -> int:
         """The highest seq that its process was given, or said it has; 0: none."""
         memory = self._memory.get(conversation_id)

@@ -215,8 +215,9 @@ class TestAdoption:
         _, moved = world.join("a2", watermarks={"c": 1})
         assert isinstance(moved, RunMoved)
         assert (moved.adopted, moved.superseded, moved.to_member, moved.run_epoch) == (True, (), "a2", 3)
-        world.chunk("a2", "s", done=True)
-        assert isinstance(world.run("a2", "finished")[-1], RunEnded)
+        run = {"run": moved.run_id, "epoch": 3}
+        world.chunk("a2", "s", done=True, **run)
+        assert isinstance(world.run("a2", "finished", **run)[-1], RunEnded)
         assert world.of(RunEnded)[0].run_epoch == 3
 
     def test_a_watermark_below_the_turn_is_no_claim(self) -> None:
@@ -485,3 +486,101 @@ class TestComingBackInTheMiddleOfAnAnswer:
         world.leave("a")
         [frame] = world.chunk("a2", "t", run=f"c/1/{GROUP}", epoch=2)
         assert isinstance(frame, FrameCommitted)
+
+
+class TestAStreamOverALostConnection:
+    """Who names no epoch is not told what was stored; what it sent into the connection that was lost, nobody knows."""
+
+    def adopted(self, reason: str = "closed") -> World:
+        world = one_member()
+        world.run("a", "started", delivered=1)
+        world.chunk("a", "s", delivered=1)
+        world.leave("a", reason=reason)
+        world.join("a2", watermarks={"c": 1})
+        assert world.of(RunMoved)[-1].adopted
+        return world
+
+    def test_its_rest_is_not_stored_and_the_run_is_given_anew(self) -> None:
+        world = self.adopted()
+        refused, closing, moved = world.chunk("a2", "s", done=True, delivered=1)
+        assert isinstance(refused, Refused)
+        assert isinstance(closing, FrameCommitted)
+        assert isinstance(moved, RunMoved)
+        assert (moved.to_member, moved.adopted, moved.superseded) == ("a2", False, (2, closing.seq))
+        assert world.run("a2", "aborted", delivered=1) == []
+        world.run("a2", "started", delivered=1)
+        assert isinstance(world.chunk("a2", "t", done=True, delivered=1)[0], FrameCommitted)
+        [ended] = world.run("a2", "finished", delivered=1)
+        assert isinstance(ended, RunEnded)
+        assert ended.status is RunStatus.ANSWERED
+
+    def test_an_end_that_leaves_it_open_is_none(self) -> None:
+        world = self.adopted()
+        [refused, _, moved] = world.run("a2", "finished", delivered=1)
+        assert isinstance(refused, Refused)
+        assert isinstance(moved, RunMoved)
+        assert not moved.adopted
+
+    def test_with_fail_the_run_ends(self) -> None:
+        world = one_member(on_owner_loss="fail")
+        world.run("a", "started", delivered=1)
+        world.chunk("a", "s", delivered=1)
+        world.join("a2", gateway="gw-2", settle=True, watermarks={"c": 1})
+        world.leave("a")
+        ended = world.chunk("a2", "s", done=True, delivered=1)[-1]
+        assert isinstance(ended, RunEnded)
+        assert ended.status is RunStatus.OWNER_GONE
+
+    def test_another_stream_and_other_frames_go_on_in_silence(self) -> None:
+        world = self.adopted()
+        for event in (
+            *world.chunk("a2", "t", delivered=1),
+            *world.send("a2", "tool_call", delivered=1),
+            *world.send("a2", client_id="m1"),
+        ):
+            assert isinstance(event, FrameCommitted)
+
+    def test_who_names_the_epoch_was_told_and_goes_on(self) -> None:
+        world = self.adopted()
+        [frame] = world.chunk("a2", "s", done=True, run=f"c/1/{GROUP}", epoch=3, delivered=1)
+        assert isinstance(frame, FrameCommitted)
+
+    def test_a_connection_that_a_draining_gateway_ended_was_read_to_its_end(self) -> None:
+        world = one_member()
+        world.run("a", "started", delivered=1)
+        world.chunk("a", "s", delivered=1)
+        world.join("a2", gateway="gw-2", settle=True, watermarks={"c": 1})
+        world.leave("a", reason="drained")
+        [frame] = world.chunk("a2", "s", done=True, delivered=1)
+        assert isinstance(frame, FrameCommitted)
+
+    def test_what_a_slow_process_says_after_its_run_was_given_to_it_anew_is_refused_until_it_begins(self) -> None:
+        world = self.adopted()
+        again = world.pass_time(ADOPT_MS)[-1]
+        assert isinstance(again, RunMoved)
+        assert (again.to_member, again.adopted) == ("a2", False)
+        assert isinstance(world.chunk("a2", "s", delivered=1)[0], Refused)
+        assert isinstance(world.chunk("a2", "t", delivered=1)[0], Refused)
+        world.run("a2", "started", delivered=1)
+        assert isinstance(world.chunk("a2", "t", delivered=1)[0], FrameCommitted)
+
+    def test_that_stays_so_for_a_process_that_comes_back_once_more(self) -> None:
+        world = self.adopted()
+        world.pass_time(ADOPT_MS)
+        world.leave("a2")
+        world.join("a3", watermarks={"c": 1})
+        assert world.of(RunMoved)[-1].adopted
+        assert isinstance(world.chunk("a3", "s", delivered=1)[0], Refused)
+        world.run("a3", "started", delivered=1)
+        assert isinstance(world.chunk("a3", "s", delivered=1)[0], FrameCommitted)
+
+    def test_so_it_is_for_a_process_whose_run_another_one_had_meanwhile(self) -> None:
+        world = one_member()
+        world.run("a", "started", delivered=1)
+        world.leave("a")
+        world.join("b", gateway="gw-2")
+        world.run("b", "started", delivered=1)
+        world.chunk("b", "s", delivered=1)
+        world.leave("b", "gw-2")
+        world.join("a2", watermarks={"c": 1})
+        assert isinstance(world.chunk("a2", "s", done=True, delivered=1)[0], Refused)

@@ -279,6 +279,40 @@ async def test_a_process_whose_turn_others_had_meanwhile_is_stopped_before_it_be
     assert [frame["text"] for frame in shown] == ["count", "mine"]
 
 
+async def test_a_process_that_goes_on_with_a_stream_over_another_connection_is_stopped_and_begins_anew(
+    served: Served,
+) -> None:
+    """It names no epoch, so it was not told what of it was stored."""
+    conversation, token = await served.conversation()
+
+    def piece(stream: str, text: str, *, done: bool) -> dict[str, Any]:
+        said = {"type": "text", "content": text, "id": 1}
+        return {"type": "genui", "streamId": stream, "done": done, "chunk": said}
+
+    def run(status: str) -> dict[str, Any]:
+        return {"type": "run", "data": {"status": status}}
+
+    async with served.agent() as first:
+        await served.say(conversation, token, "count")
+        await first.until("text")
+        await first.say(conversation, run("started"))
+        await first.say(conversation, piece("s1", "one ", done=False))
+        await first.settled()
+        await first.raw.close()
+    async with served.agent(watermarks={conversation: 1}) as again:
+        await again.say(conversation, piece("s1", "three", done=True))
+        refused, stop, turn = [(await again.frame())["frame"] for _ in range(3)]
+        assert (refused["type"], refused["data"]["code"], stop["type"]) == ("error", "fenced", "abort")
+        assert (turn["type"], "seq" in turn) == ("text", False)
+        await again.say(conversation, piece("s1", "more of it", done=True))  # it was on its way
+        for frame in (run("aborted"), run("started"), piece("s2", "one two three", done=True), run("finished")):
+            await again.say(conversation, frame)
+        await again.settled()
+    stored = await transcript(served, conversation, token)
+    shown = [frame for frame in stored if not frame.get("superseded")]
+    assert [frame.get("text") or frame["chunk"]["content"] for frame in shown] == ["count", "one two three"]
+
+
 async def test_the_welcome_says_what_this_gateway_can(served: Served) -> None:
     token = await served.token("agents-secret", scope="channel")
     for hello, able in ((ABLE, True), ({"capabilities": "continue"}, False), ({}, False)):
