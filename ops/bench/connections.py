@@ -24,6 +24,7 @@ import psutil
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from ops.bench.crowd import PING_EVERY_S, SOCKET, crowd
 from ops.bench.latency import ARRIVED_WITHIN_S, quantile
 from ops.bench.sequencer import BenchFailed
 from ops.stack import RunningStack
@@ -33,8 +34,9 @@ TABS: Final = 2
 AT_ONCE: Final = 32
 """Sockets and conversations that are opened at the same time."""
 OPEN_ATTEMPTS: Final = 10
-PING_EVERY_S: Final = 25.0
-"""A gateway ends a socket from which nothing came for 60 s; its clients speak twice as often."""
+WATCHERS_MAX: Final = 400
+"""Sockets of people that are looked at; the others are only there, in processes of their own."""
+OPEN_WITHIN_S: Final = 60.0
 FLOOD_BYTES: Final = 16_384
 """At 100 messages a second, a reader that takes none has 16 MiB waiting after 10 s: as much as is kept for it."""
 FLOOD_MESSAGES: Final = 1_000
@@ -48,7 +50,6 @@ IDLE_S: Final = 20.0
 """For how long the CPU time is taken of a gateway whose connections say nothing but that they are there."""
 FLOOD: Final = "flood"
 API: Final = "/api/v1/converger"
-SOCKET: Final = "/socket/converger/v1"
 SLOW_CLOSED: Final = 'turnlog_gateway_closes_total{code="4503"}'
 
 Notify = Callable[[str], None]
@@ -116,29 +117,31 @@ async def measure_connections(stack: RunningStack, plan: ConnectionsPlan, notify
         agents_cpu = await _cpu_percent(gateway)
         notify(f"connecting {plan.people:,} people")
         started = time.perf_counter()
-        sockets = await undo.enter_async_context(_people(stack.gateway, conversations, plan.people, watched))
+        watchers = min(plan.people, WATCHERS_MAX)
+        await undo.enter_async_context(_people(stack.gateway, conversations, watchers, watched))
+        idle = await undo.enter_async_context(crowd(stack.gateway, _idle_places(conversations, watchers, plan.people)))
         people_s = time.perf_counter() - started
         with_people = gateway.memory_info().rss
         people_cpu = await _cpu_percent(gateway)
-        bench = _Bench(http, conversations[: plan.people // TABS], watched, flooding, plan)
+        bench = _Bench(http, conversations[: watchers // TABS], watched, flooding, plan)
         notify(f"every conversation is spoken in once: {plan.conversations:,} turns to their owners")
         await bench.everywhere(conversations)
         notify(f"three times {plan.turns:,} turns, {plan.rate:g} a second")
         alone = await bench.turns("alone")
         beside_reader = await bench.flooded("reading", await _opened(http, secret["web"], 1), stack.gateway, reads=True)
         beside_slow = await bench.flooded("slow", await _opened(http, secret["web"], 1), stack.gateway, reads=False)
-        if watched.lost or not all(each.state.name == "OPEN" for each in sockets):
-            raise BenchFailed(f"the gateway ended {watched.lost} of {len(sockets)} people's sockets")
+        if lost := watched.lost + idle():
+            raise BenchFailed(f"the gateway ended {lost} of {plan.people} people's sockets")
         return {
             "agents": plan.agents,
             "conversations": plan.conversations,
-            "people": len(sockets),
+            "people": plan.people,
             "agents_connected_s": round(agents_s, 1),
             "people_connected_s": round(people_s, 1),
             "gateway_rss_mib": round(gateway.memory_info().rss / 2**20),
             "kib_an_agent": round((with_agents - before) / 1024 / max(1, plan.agents), 1),
-            "kib_a_person": round((with_people - with_agents) / 1024 / max(1, len(sockets)), 1),
-            "idle_cpu_percent": {"nobody": alone_cpu, "agents": agents_cpu, "agents_and_people": people_cpu},
+            "kib_a_person": round((with_people - with_agents) / 1024 / plan.people, 1),
+            "gateway_cpu_idle_percent": {"nobody": alone_cpu, "agents": agents_cpu, "agents_and_people": people_cpu},
             "alone_ms": alone.document(),
             "beside_a_flood_that_is_read_ms": beside_reader.document(),
             "beside_a_flood_that_is_not_read_ms": beside_slow.document(),
@@ -210,17 +213,22 @@ async def _agents(gateway: str, secret: str, count: int, flooding: asyncio.Event
         await asyncio.gather(*(agent.stop(budget=0) for agent in agents))
 
 
+def _idle_places(conversations: Sequence[Conversation], watchers: int, people: int) -> list[tuple[str, str]]:
+    """Of those who are not looked at: two tabs each."""
+    return [(each.id, each.token) for each in conversations[watchers // TABS : people // TABS] for _ in range(TABS)]
+
+
 @asynccontextmanager
 async def _people(
     gateway: str, conversations: Sequence[Conversation], count: int, watched: Watched
-) -> AsyncIterator[list[ClientConnection]]:
+) -> AsyncIterator[None]:
     """Two sockets each in as many conversations as `count` fills; they read, and say that they are there."""
     places = [conversation for conversation in conversations[: count // TABS] for _ in range(TABS)]
     sockets: list[ClientConnection] = await _some_at_once(lambda place: _socket(gateway, place), places)
     readers = [asyncio.create_task(_read(each, watched)) for each in sockets]
     pinging = asyncio.create_task(_ping(sockets))
     try:
-        yield sockets
+        yield
     finally:
         pinging.cancel()
         for reader in readers:
@@ -236,6 +244,7 @@ async def _socket(gateway: str, conversation: Conversation, **options: Any) -> C
         additional_headers={"Authorization": f"Bearer {conversation.token}"},
         compression=None,
         ping_interval=None,
+        open_timeout=OPEN_WITHIN_S,
         **options,
     )
     hello = {"type": "hello", "protocol": "converger/1", "conversationId": conversation.id, "watermark": 0}
