@@ -37,9 +37,9 @@ export class Conversation {
     return Taken.UNNUMBERED;
   }
 
-  // The person's own message, before the server has it.
-  say(clientId, text, time) {
-    this._put({ key: `mine:${clientId}`, kind: "message", mine: true, type: "text", data: { text }, time, clientId, delivery: "sending" });
+  // The person's own message, before the server has it; `more`: the frame's other fields, for it to be said again.
+  say(clientId, text, time, more = {}) {
+    this._put({ key: `mine:${clientId}`, kind: "message", mine: true, type: "text", data: { text }, more, time, clientId, delivery: "sending" });
   }
 
   // The server has it: at `seq`, which may be the next one. A gap before it is filled by its replay.
@@ -172,7 +172,7 @@ export class Conversation {
   _updated(frame, data) {
     if (data.status) this.closed = data.status === "closed";
     const said = { conversation_closed: "The conversation was closed.", conversation_reopened: "The conversation is open again.",
-      conversation_handed_over: "A person takes over.", conversation_handed_back: "The assistant is back." };
+      conversation_handed_over: `${data.to && data.to !== "human" ? data.to : "A person"} takes over.`, conversation_handed_back: "The assistant is back." };
     const text = data.text ?? said[data.event] ?? `The conversation changed: ${data.event ?? data.status ?? "update"}.`;
     this._upsert(frame, `seq:${frame.seq}`, { kind: "notice", text });
     this._state();

@@ -51,11 +51,12 @@ function chat(credentials) {
     credentials, outbox: outboxFor(credentials.conversation), state: connectionChanged,
     caughtUp: () => view.live(), refused,
   });
-  for (const frame of session.unsent()) if (frame.type === "text") conversation.say(frame.clientId, frame.data.text, Date.now());
+  for (const { type, clientId, data, ...more } of session.unsent())
+    if (type === "text") conversation.say(clientId, data.text, Date.now(), more);
 
   function say(text, more = {}) {
     const clientId = crypto.randomUUID();
-    conversation.say(clientId, text, Date.now());
+    conversation.say(clientId, text, Date.now(), more);
     session.send({ type: "text", clientId, data: { text }, ...more });
   }
 
@@ -77,7 +78,7 @@ function chat(credentials) {
 
   function retry(item) {
     conversation.withdraw(item.clientId);
-    say(item.data.text);
+    say(item.data.text, item.more);
   }
 
   function drawState() {

@@ -125,6 +125,21 @@ test("text that shares an id is joined, and a component that has one is updated 
   assert.deepEqual(conversation.items[0].parts.map((part) => part.content.props?.n), [undefined, 2]);
 });
 
+test("a message that failed keeps what it answers, for it to be said again", () => {
+  const conversation = new Conversation();
+  conversation.say("c-1", "Yes", 1, { replyTo: { seq: 4 } });
+  conversation.failed("c-1", "gone");
+  assert.deepEqual(conversation.items[0].more, { replyTo: { seq: 4 } });
+});
+
+test("who takes over is named where that is told", () => {
+  const conversation = new Conversation();
+  const update = (seq, to) => conversation.take({ type: "conversationUpdate", seq, data: { event: "conversation_handed_over", to } });
+  update(1, "human");
+  update(2, "Eve, second line");
+  assert.deepEqual(conversation.items.map((item) => item.text), ["A person takes over.", "Eve, second line takes over."]);
+});
+
 test("nobody works or types any more when a connection begins", () => {
   const { conversation } = begun();
   told().hear({ type: "run", data: { status: "started" } });
