@@ -14,7 +14,9 @@ def sent(world: World, conversation: str | None = None) -> list[CommitFrame]:
 
 
 async def test_a_members_frames_are_numbered_in_the_order_of_each_partition(world: World, served: Served) -> None:
-    conversations = [await served.conversation(f"user-{number}") for number in range(6)]
+    conversations: list[tuple[str, str]] = []
+    while len({served.gateway.partition_of(conversation) for conversation, _ in conversations}) < world.partitions:
+        conversations += [await served.conversation(f"user-{len(conversations)}") for _ in range(3)]
     async with served.agent() as agent:
         for conversation, token in conversations:
             await served.say(conversation, token, "hello")
