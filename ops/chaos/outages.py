@@ -118,7 +118,8 @@ class Outages:
             try:
                 standby = await asyncio.to_thread(place.database.standby, link.port)
             except StackUnavailable as error:
-                self.unmet.append(f"{fault.what}: {str(error).partition(chr(10))[0]}")
+                first, _, log = str(error).partition("\n")
+                self.unmet.append(f"{fault.what}: {first} {log.rstrip().rpartition(chr(10))[2]}".rstrip())
                 return
             link.hold(*Way)
             lacks_from = time.monotonic()

@@ -40,6 +40,7 @@ AGENT_PROGRAMS: Final = (
     ("ops.chaos.agent", "--continues"),
     ("ops.chaos.agent",),
     ("ops.chaos.socket_agent",),
+    ("ops.chaos.public_agent",),
 )
 SKEWED: Final = "ops.chaos.skewed"
 TTL_MS: Final = int(TTL_S * 1000)

@@ -93,7 +93,7 @@ class Target(Enum):
 
     WORKER = ("worker-1", "worker-2")
     GATEWAY = ("gateway-1", "gateway-2")
-    AGENT = ("agent-1", "agent-2", "agent-3", "agent-4")
+    AGENT = ("agent-1", "agent-2", "agent-3", "agent-4", "agent-5")
     PROJECTOR = ("projector-1",)
     SERVER = (*WORKER, *GATEWAY)
     """What has its own way to Kafka and PostgreSQL."""

@@ -49,8 +49,10 @@ class SocketAgent:
         self._secret = secret
         self._notebook = notebook
         self._ready = False
-        self._member = ""
-        self._socket: ClientConnection | None = None
+        self.member = ""
+        """Of the present or last connection."""
+        self.socket: ClientConnection | None = None
+        """Once it is welcomed, for as long as it lasts."""
         self._unacked: dict[str, str] = {}
         """Answers by clientId."""
         self._thinking: set[asyncio.Task[None]] = set()
@@ -74,41 +76,54 @@ class SocketAgent:
         async with connect(
             address, subprotocols=[Subprotocol("converger.v1")], additional_headers=headers, close_timeout=1
         ) as socket:
-            await socket.send(json.dumps({"type": "hello", "protocol": "converger/1", "group": self._group}))
+            await socket.send(json.dumps(self.hello()))
             pinging = asyncio.create_task(self._ping(socket))
             try:
                 async for text in socket:
                     await self._take(socket, json.loads(text))
             finally:
-                self._socket = None
+                self.socket = None
                 pinging.cancel()
                 await asyncio.gather(pinging, return_exceptions=True)
+
+    def hello(self) -> dict[str, Any]:
+        """Its first words on a connection."""
+        return {"type": "hello", "protocol": "converger/1", "group": self._group}
 
     async def _take(self, socket: ClientConnection, frame: dict[str, Any]) -> None:
         inner, conversation = frame.get("frame", {}), str(frame.get("conversationId", ""))
         if frame.get("type") == "welcome":
-            self._member = frame["data"]["connectionId"]
-        self._notebook.note(note="frame", member=self._member, conversation=conversation, frame=frame)
+            self.member = frame["data"]["connectionId"]
+        self._notebook.note(note="frame", member=self.member, conversation=conversation, frame=frame)
         if frame.get("type") == "welcome":
-            self._welcomed(socket)
-            for unacked in self._unacked.values():
-                await socket.send(unacked)
-        elif inner.get("from") == "user" and "run" in inner:
-            self._soon(self._answer(conversation, inner))
-        elif inner.get("type") == "ack":
-            self._unacked.pop(inner.get("clientId"), None)
-        elif inner.get("type") == "error":
-            client_id, after_ms = inner["data"].get("clientId"), inner["data"].get("retryAfterMs")
+            await self.welcomed(socket)
+            self.socket = socket
+            self._say_ready()
+        else:
+            await self.take(conversation, inner)
+
+    async def welcomed(self, socket: ClientConnection) -> None:
+        """What nobody acknowledged goes again, before anything else."""
+        for unacked in list(self._unacked.values()):
+            await socket.send(unacked)
+
+    async def take(self, conversation: str, frame: dict[str, Any]) -> None:
+        """A frame of a conversation came."""
+        if frame.get("from") == "user" and "run" in frame:
+            self.soon(self._answer(conversation, frame))
+        elif frame.get("type") == "ack":
+            self._unacked.pop(str(frame.get("clientId")), None)
+        elif frame.get("type") == "error":
+            client_id, after_ms = str(frame["data"].get("clientId")), frame["data"].get("retryAfterMs")
             if after_ms is None:
                 self._unacked.pop(client_id, None)
             elif client_id in self._unacked:
-                self._soon(self._again(client_id, after_ms / 1000))
+                self.soon(self._again(client_id, after_ms / 1000))
 
-    def _welcomed(self, socket: ClientConnection) -> None:
-        self._socket = socket
+    def _say_ready(self) -> None:
         if not self._ready:
             self._ready = True
-            sys.stdout.write(json.dumps({"event": "ready", "pid": os.getpid(), "member": self._member}) + "\n")
+            sys.stdout.write(json.dumps({"event": "ready", "pid": os.getpid(), "member": self.member}) + "\n")
             sys.stdout.flush()
 
     async def _answer(self, conversation: str, turn: dict[str, Any]) -> None:
@@ -120,16 +135,16 @@ class SocketAgent:
     async def _again(self, client_id: str, after_s: float) -> None:
         await asyncio.sleep(after_s)
         unacked = self._unacked.get(client_id)
-        if self._socket is not None and unacked is not None:
+        if self.socket is not None and unacked is not None:
             with contextlib.suppress(ConnectionClosed):  # it goes on the next one
-                await self._socket.send(unacked)
+                await self.socket.send(unacked)
 
     async def _ping(self, socket: ClientConnection) -> None:
         while True:
             await asyncio.sleep(PING_S)
             await socket.send(json.dumps({"type": "ping"}))
 
-    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+    def soon(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._thinking.add(task)
         task.add_done_callback(self._thinking.discard)
@@ -146,18 +161,18 @@ def answered(turn: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def serve(kind: type[SocketAgent]) -> None:
     """The process, until SIGTERM."""
-    parser = argparse.ArgumentParser(prog="python -m ops.chaos.socket_agent", description="An agent on a bare socket.")
+    parser = argparse.ArgumentParser(description="An agent on a bare socket.")
     parser.add_argument("notes", type=Path, help="file that each frame is written to")
     parser.add_argument("group", help="group that shares the turns")
     parser.add_argument("urls", nargs="+", help="the gateways")
     arguments = parser.parse_args()
     hold_on_to_parent()
-    agent = SocketAgent(arguments.group, os.environ[SECRET_VARIABLE], Notebook(arguments.notes))
+    agent = kind(arguments.group, os.environ[SECRET_VARIABLE], Notebook(arguments.notes))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     asyncio.run(agent.serve(arguments.urls))
 
 
 if __name__ == "__main__":
-    main()
+    serve(SocketAgent)

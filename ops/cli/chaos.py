@@ -52,7 +52,7 @@ def chaos(
 ) -> None:
     """Kill, stop, cut off and overload everything, and prove that every promise held.
 
-    A stack of its own (Kafka, PostgreSQL, 2 workers, 2 gateways, 4 agents, and people who talk all the while) is put
+    A stack of its own (Kafka, PostgreSQL, 2 workers, 2 gateways, 5 agents, and people who talk all the while) is put
     through a schedule of faults that follows from the seed. When the last one is undone, every turn must be answered
     within a stated time, and a viewer that stops reading must delay nobody; then `audit verify` reads the log, and what
     each client saw at its socket, and each worker did with its leases, is compared with it.
