@@ -119,7 +119,8 @@ class Tokens:
         except Unavailable as error:
             raise ProtocolError("unavailable", "logins cannot be checked now", retry_after_ms=1_000) from error
         if channel_id is None:
-            raise ProtocolError("unauthorized", "no channel has this secret")
+            way_out = "`turnlog channel secret CHANNEL` makes one"
+            raise ProtocolError("unauthorized", f"no channel has this secret; {way_out}")
         channel = self._directory.channel(channel_id)
         if not takes(channel, scope):
             wanted = Scope.CHANNEL if channel.kind == AGENT_KIND else Scope.CONVERSATION

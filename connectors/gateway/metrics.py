@@ -13,71 +13,36 @@ class GatewayMetrics:
     """One registry per process; tests make their own."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._delivery = Histogram(
-            "turnlog_turn_delivery_seconds",
-            "From a turn's append to the intake (broker's clock) to its frame being queued for the agent's socket.",
-            buckets=SECONDS,
-            registry=self.registry,
-        )
-        self.commit_wait = Histogram(
-            "turnlog_gateway_commit_wait_seconds",
-            "From a command's arrival to its outcome being seen in the journal.",
-            buckets=SECONDS,
-            registry=self.registry,
-        )
-        self._refusals = Counter(
-            "turnlog_gateway_refusals_total",
-            "Refusals seen in the journal, by reason.",
-            ["reason"],
-            registry=self.registry,
-        )
-        self.connections = Gauge(
-            "turnlog_gateway_connections", "Open connections, by kind.", ["kind"], registry=self.registry
-        )
-        self.requests = Counter(
-            "turnlog_gateway_requests_total", "HTTP requests, by status.", ["status"], registry=self.registry
-        )
-        self.authorizations = Counter(
-            "turnlog_gateway_authorizations_total",
-            "Credentials of callers of agents that were looked up; verdicts are kept for 5 s.",
-            registry=self.registry,
-        )
-        self.runs_refused = Counter(
-            "turnlog_gateway_runs_refused_total",
-            "Runs that were not given to a member since it has as many as it may.",
-            registry=self.registry,
-        )
-        self.frames_in = Counter(
-            "turnlog_gateway_frames_received_total",
-            "Frames received, by kind of socket.",
-            ["kind"],
-            registry=self.registry,
-        )
-        self.closes = Counter(
-            "turnlog_gateway_closes_total", "Sockets closed by the gateway, by code.", ["code"], registry=self.registry
-        )
-        self.ready = Gauge(
-            "turnlog_gateway_ready",
-            "1 once the journal's tail is caught up, 0 before and while draining.",
-            registry=self.registry,
-        )
-        self.incarnations = Counter(
-            "turnlog_gateway_incarnations_total",
-            "How often the gateway was given up by others and went on as a new one.",
-            registry=self.registry,
-        )
+        self.registry = registry = CollectorRegistry()
 
-        self.live_lost = Counter(
-            "turnlog_gateway_live_lost_total",
-            "Signals (typing, presence, receipts) that were not written for the other gateways.",
-            registry=self.registry,
-        )
-        self.garbage = Counter(
-            "turnlog_gateway_garbage_records_total",
-            "Records in the journal that are no journal entries.",
-            registry=self.registry,
-        )
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"turnlog_gateway_{name}_total", text, labels, registry=registry)
+
+        def seconds(name: str, text: str) -> Histogram:
+            return Histogram(f"turnlog_{name}_seconds", text, buckets=SECONDS, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"turnlog_gateway_{name}", text, labels, registry=registry)
+
+        queued = "From a turn's append to the intake (broker's clock) to its frame being queued for the agent's socket."
+        self._delivery = seconds("turn_delivery", queued)
+        seen = "From a command's arrival to its outcome being seen in the journal."
+        self.commit_wait = seconds("gateway_commit_wait", seen)
+        self._refusals = counter("refusals", "Refusals seen in the journal, by reason.", "reason")
+        self.connections = gauge("connections", "Open connections, by kind.", "kind")
+        self.requests = counter("requests", "HTTP requests, by status.", "status")
+        looked_up = "Credentials of callers of agents that were looked up; verdicts are kept for 5 s."
+        self.authorizations = counter("authorizations", looked_up)
+        full = "Runs that were not given to a member since it has as many as it may."
+        self.runs_refused = counter("runs_refused", full)
+        self.frames_in = counter("frames_received", "Frames received, by kind of socket.", "kind")
+        self.closes = counter("closes", "Sockets closed by the gateway, by code.", "code")
+        self.ready = gauge("ready", "1 once the journal's tail is caught up, 0 before and while draining.")
+        given_up = "How often the gateway was given up by others and went on as a new one."
+        self.incarnations = counter("incarnations", given_up)
+        unwritten = "Signals (typing, presence, receipts) that were not written for the other gateways."
+        self.live_lost = counter("live_lost", unwritten)
+        self.garbage = counter("garbage_records", "Records in the journal that are no journal entries.")
 
     def delivered(self, elapsed_ms: int) -> None:
         """A turn was queued for its agent."""

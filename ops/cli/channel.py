@@ -37,7 +37,19 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-COLUMNS = ("id", "kind", "active", "to", "secrets", "group_settle_ms", "ungrouped", "on_owner_loss")
+COLUMNS = (
+    "id",
+    "kind",
+    "active",
+    "to",
+    "secrets",
+    "policy",
+    "busy",
+    "on_owner_loss",
+    "groups",
+    "ungrouped",
+    "group_settle_ms",
+)
 
 
 @app.command("list")
@@ -63,10 +75,20 @@ def list_channels(
         return
     routes = {route["from"]: route["to"] for route in document["routes"]}
     rows = [
-        {**channel, "to": routes.get(channel["id"], []), "secrets": counts.get(channel["id"], 0)}
+        {
+            **channel,
+            "to": routes.get(channel["id"], []),
+            "secrets": counts.get(channel["id"], 0),
+            "groups": {name: _set(own) for name, own in channel["groups"].items()},
+        }
         for channel in document["channels"]
     ]
     show_rows(rows, COLUMNS, output, empty="there are no channels yet: `turnlog channel apply FILE.yaml`")
+
+
+def _set(fields: dict[str, Any]) -> dict[str, Any]:
+    """What a group has of its own; the rest is as its channel has it."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 async def _current(dsn: str) -> tuple[dict[str, Any], dict[str, int]]:
@@ -132,26 +154,29 @@ def apply(
     """
     settings = settings_from(kafka, postgres, namespace)
     with translated_failures():
-        from streams.fence.channels import changes, parse_document
-
-        document = parse_document(_loaded(file))
-        version, known = asyncio.run(_in_force(settings.postgres))
-        lines = changes(known, document)
-        for line in lines:
-            progress(line)
-        if not lines:
-            progress("nothing changes")
-        if dry_run:
-            raise typer.Exit(NEGATIVE if lines else 0)
-        if lines and not yes:
-            require_yes("Apply?")
-        result = asyncio.run(_apply(settings.postgres, document, version))
+        result = _reviewed(settings.postgres, file, dry_run=dry_run, yes=yes)
     if output is Output.TABLE:
         for channel, secret in result["secrets"].items():
             typer.echo(f"secret of {channel}: {secret}")
         progress(f"version {result['version']} is in force")
     else:
         emit(result)
+
+
+def _reviewed(dsn: str, file: Path, *, dry_run: bool, yes: bool) -> dict[str, Any]:
+    """Show what FILE changes, have that confirmed, and apply it: the version, and the secrets that were made."""
+    from streams.fence.channels import changes, parse_document
+
+    document = parse_document(_loaded(file))
+    version, known = asyncio.run(_in_force(dsn))
+    lines = changes(known, document)
+    for line in lines or ["nothing changes"]:
+        progress(line)
+    if dry_run:
+        raise typer.Exit(NEGATIVE if lines else 0)
+    if lines and not yes:
+        require_yes("Apply?")
+    return asyncio.run(_apply(dsn, document, version))
 
 
 @app.command("secret")

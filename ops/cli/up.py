@@ -145,6 +145,18 @@ def _announce(stack: RunningStack, plan: StackPlan, output: Output, chat: str | 
         f"  kafka     {document['kafka']}\n  postgres  {document['postgres']}\n  data      {kept}\n"
         f"  logs      {document['logs']}\n\nIn another terminal:\n"
         f"  export TURNLOG_KAFKA={document['kafka']} TURNLOG_POSTGRES='{document['postgres']}'\n"
-        f"  export TURNLOG_GATEWAY={document['gateway']}\n"
+        f"  export TURNLOG_GATEWAY={document['gateway']}\n{exported(stack)}"
         f"  turnlog conversation list\n\nCtrl-C drains and stops it."
     )
+
+
+def exported(stack: RunningStack) -> str:
+    """What `turnlog send` and `chat`, and the examples' agents, take their secrets from: the first channel of each."""
+    from streams.core.routing import AGENT_KIND
+
+    names = {"TURNLOG_CHANNEL_SECRET": False, "AGENTS_SECRET": True}
+    first = {
+        name: next((c.secret for c in stack.channels if (c.kind == AGENT_KIND) is agents), None)
+        for name, agents in names.items()
+    }
+    return "".join(f"  export {name}={secret}\n" for name, secret in first.items() if secret is not None)
