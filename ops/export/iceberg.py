@@ -1,0 +1,126 @@
+"""Tables in Apache Iceberg: positions are properties of the snapshot that added the rows.
+
+Without a catalog of the user's, a SQLite one lies in the target folder beside the tables. A commit is made on the very
+snapshot that the positions were read from, and tried once: pyiceberg would otherwise put the rows behind those of
+another export (it does since 0.12: seen). The positions are those of the latest snapshot that has any, so that
+compaction by others does not hide them, and a rollback takes them back with the rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.table import TableProperties
+
+from ops.export.target import Contents, ExportRefused, Increment, Overtaken
+from turnlog.data.tables import BY_NAME, Table, arrow
+
+NAMESPACE: Final = "turnlog"
+CONTENTS: Final = "turnlog.contents"
+POSITIONS: Final = "turnlog.positions"
+ONCE: Final[dict[str, Any]] = {TableProperties.COMMIT_NUM_RETRIES: "0"}
+
+
+class IcebergTarget:
+    """A `Target` of the tables `<namespace>.<table>` of a catalog."""
+
+    def __init__(self, catalog: Catalog, namespace: str, address: str) -> None:
+        self._catalog = catalog
+        self._namespace = namespace
+        self._address = address
+        self._tables: dict[str, Any] = {}
+        self._positions: dict[str, dict[int, int]] = {}
+
+    @property
+    def address(self) -> str:
+        """See `Target`."""
+        return self._address
+
+    def contents(self) -> Contents | None:
+        """See `Target`."""
+        found = None
+        for name in BY_NAME:
+            try:
+                table = self._catalog.load_table((self._namespace, name))
+            except NoSuchTableError:
+                continue
+            text = table.properties.get(CONTENTS)
+            if text is None:
+                raise ExportRefused(f"{self._namespace}.{name} in {self.address} is no table of an export")
+            found = msgspec.json.decode(text, type=Contents)
+        return found
+
+    def make(self, contents: Contents, tables: Sequence[Table]) -> None:
+        """See `Target`."""
+        self._catalog.create_namespace_if_not_exists(self._namespace)
+        properties = {CONTENTS: msgspec.json.encode(contents).decode(), **ONCE}
+        for table in tables:
+            try:
+                self._catalog.create_table((self._namespace, table.name), table.schema, properties=properties)
+            except TableAlreadyExistsError:
+                continue
+
+    def positions(self, table: Table) -> Mapping[int, int]:
+        """See `Target`."""
+        opened = self._catalog.load_table((self._namespace, table.name))
+        if any(opened.properties.get(name) != value for name, value in ONCE.items()):
+            with opened.transaction() as change:
+                change.set_properties(**ONCE)
+            opened = self._catalog.load_table((self._namespace, table.name))
+        if set(opened.schema().column_names) != set(table.names):
+            with opened.update_schema() as update:
+                update.union_by_name(table.schema)
+            opened = self._catalog.load_table((self._namespace, table.name))
+        self._tables[table.name] = opened
+        self._positions[table.name] = self._said(table, opened)
+        return self._positions[table.name]
+
+    def _said(self, table: Table, opened: Any) -> dict[int, int]:
+        """The positions of the latest snapshot that has any."""
+        snapshot = opened.current_snapshot()
+        while snapshot is not None:
+            text = snapshot.summary.additional_properties.get(POSITIONS) if snapshot.summary is not None else None
+            if text is not None:
+                return {int(partition): offset for partition, offset in json.loads(text).items()}
+            parent = snapshot.parent_snapshot_id
+            if parent is None:
+                break
+            snapshot = opened.snapshot_by_id(parent)
+        if opened.current_snapshot() is not None:
+            raise ExportRefused(
+                f"{self._namespace}.{table.name} in {self.address} has rows, and no snapshot says how far they go: the "
+                "snapshots of the export have expired behind those of another writer; export to a new target"
+            )
+        return {}
+
+    def commit(self, table: Table, increment: Increment) -> None:
+        """See `Target`."""
+        opened = self._tables[table.name]
+        after = self._positions[table.name] | dict(increment.positions)
+        said = json.dumps({str(partition): offset for partition, offset in sorted(after.items())})
+        try:
+            opened.append(arrow(table, increment.rows[table.name]), snapshot_properties={POSITIONS: said})
+        except CommitFailedException as error:
+            raise Overtaken from error
+        self._positions[table.name] = after
+
+    def finish(self) -> None:
+        """See `Target`. Each table was committed by itself."""
+
+
+def in_folder(root: Path) -> IcebergTarget:
+    """A target in a folder of this machine, with a catalog of its own in it."""
+    root.mkdir(parents=True, exist_ok=True)
+    properties = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}"}
+    return IcebergTarget(load_catalog("turnlog", **properties), NAMESPACE, str(root))
+
+
+def in_catalog(name: str, namespace: str) -> IcebergTarget:
+    """A target in a catalog of the user's, as pyiceberg's configuration names it."""
+    return IcebergTarget(load_catalog(name), namespace, f"catalog {name}, namespace {namespace}")

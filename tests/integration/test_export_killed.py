@@ -1,0 +1,62 @@
+"""Each exporter is a process of its own that is killed wherever it is: rows equal the journal's, once.
+
+    TURNLOG_TEST_KILLS=20 pytest tests/integration/test_export_killed.py
+
+kills each one 20 times; by default it is fewer, so that the whole suite stays quick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.exports import FORMATS, export, seeded_history, whole
+
+KILLS = int(os.environ.get("TURNLOG_TEST_KILLS", "5"))
+INCREMENT = 40
+
+
+def export_all(format_: str, root: str) -> None:
+    """A life of the exporter: small increments, so that there is much to die in."""
+    asyncio.run(export(seeded_history(), format_, Path(root), commit_records=INCREMENT))
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_killed_anywhere_rows_equal_the_journals_once(format_: str, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    # Imported once, so that a life is spent on exporting; nothing is started by that.
+    context.set_forkserver_preload(["tests.support.exports", "tests.integration.test_export_killed"])
+    started = time.monotonic()
+    whole_life = context.Process(target=export_all, args=(format_, str(tmp_path / "measured")))
+    whole_life.start()
+    whole_life.join()
+    assert whole_life.exitcode == 0
+    life_s = time.monotonic() - started
+    dice = random.Random(format_)
+    killed = 0
+    for _ in range(KILLS * 5):
+        if killed == KILLS:
+            break
+        process = context.Process(target=export_all, args=(format_, str(tmp_path / "killed")))
+        process.start()
+        assert process.pid is not None
+        process.join(dice.uniform(0, life_s))
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+            killed += 1
+        process.join()
+        assert process.exitcode in {0, -signal.SIGKILL}
+        if process.exitcode == 0:
+            # It got to the end: the next ones begin another target.
+            whole(seeded_history(), format_, tmp_path / "killed")
+            (tmp_path / "killed").rename(tmp_path / f"whole-{killed}-{time.monotonic_ns()}")
+    assert killed == KILLS
+    export_all(format_, str(tmp_path / "killed"))
+    whole(seeded_history(), format_, tmp_path / "killed")

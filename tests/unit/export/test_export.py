@@ -1,0 +1,194 @@
+"""Every target holds each row once: after increments, after a death at any step, beside another export."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from ops.export.run import PartMissing
+from ops.export.selection import Selection, selection
+from ops.export.target import ExportRefused
+from ops.history.port import Range
+from tests.support.exports import FORMATS, export, seeded_history, target_of, whole
+from turnlog.data.tables import BY_NAME, TABLES
+
+
+class Died(BaseException):
+    """What no handler of the code under test catches: the process is gone."""
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+async def test_the_tables_are_those_of_the_journal_in_any_increments(format_: str, tmp_path: Path) -> None:
+    history = seeded_history()
+    ends = list(history.ends)
+    history.ends = [end // 3 for end in ends]
+    await export(history, format_, tmp_path, commit_records=60)
+    whole(history, format_, tmp_path)
+    history.ends = [ends[0], ends[1] // 2]
+    await export(history, format_, tmp_path)
+    history.ends = ends
+    outcome = await export(history, format_, tmp_path)
+    assert sum(outcome.rows.values()) > 0
+    whole(history, format_, tmp_path)
+    again = await export(history, format_, tmp_path)
+    assert (again.records, again.commits, sum(again.rows.values())) == (0, 0, 0)
+    whole(history, format_, tmp_path)
+
+
+@pytest.mark.parametrize("format_", ["parquet", "jsonl"])
+async def test_dying_at_any_step_neither_loses_a_row_nor_writes_one_twice(format_: str, tmp_path: Path) -> None:
+    """Every step of a whole export is died at once, each time going on in the same target."""
+    history = seeded_history(length=60)
+    steps = 0
+
+    def count(_: str) -> None:
+        nonlocal steps
+        steps += 1
+
+    await export(history, format_, tmp_path / "counted", commit_records=40, reached=count)
+    assert steps > 20
+    deaths = 0
+    while deaths < steps * 2:
+        deaths += 1
+        left = deaths % 17 + 1  # each life gets a little further than some before, and dies elsewhere
+
+        def die(_: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Died
+
+        try:
+            await export(history, format_, tmp_path / "died", commit_records=40, reached=die)
+        except Died:
+            continue
+        break
+    else:
+        await export(history, format_, tmp_path / "died", commit_records=40)
+    assert deaths > 10
+    whole(history, format_, tmp_path / "died")
+    await export(history, format_, tmp_path / "died")  # whoever opens it next removes what was staged in vain
+    staged = [path for path in (tmp_path / "died" / "_turnlog" / "staged").rglob("*") if path.is_file()]
+    assert staged == []
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+async def test_a_target_that_was_left_between_two_tables_is_brought_up_to_date(format_: str, tmp_path: Path) -> None:
+    """Delta and Iceberg tables are committed one by one: whoever dies in between leaves some ahead of the others."""
+    history = seeded_history()
+    target_type = type(target_of(format_, tmp_path / "probe"))
+    commit, calls = target_type.commit, 0
+
+    def dying(self: object, *arguments: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 5 == 0:
+            raise Died
+        commit(self, *arguments)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target_type, "commit", dying)
+        for _ in range(3):
+            with pytest.raises(Died):
+                await export(history, format_, tmp_path / "t", commit_records=100)
+    await export(history, format_, tmp_path / "t", commit_records=100)
+    whole(history, format_, tmp_path / "t")
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+async def test_of_two_exports_at_once_one_is_told_and_nothing_is_there_twice(format_: str, tmp_path: Path) -> None:
+    history = seeded_history()
+    await export(seeded_history(length=0), format_, tmp_path)
+    target_type = type(target_of(format_, tmp_path))
+    positions, entered = target_type.positions, 0
+
+    def other_first(self: object, table: object) -> object:
+        """Between the reading of the last table's positions and the first commit, another export does it all."""
+        nonlocal entered
+        found = positions(self, table)  # type: ignore[arg-type]
+        entered += 1
+        if entered == len(TABLES):
+            other = Thread(target=lambda: asyncio.run(export(seeded_history(), format_, tmp_path)))
+            other.start()
+            other.join()
+        return dict(found)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target_type, "positions", other_first)
+        with pytest.raises(ExportRefused, match="nothing was written twice"):
+            await export(history, format_, tmp_path)
+    whole(history, format_, tmp_path)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+async def test_a_target_keeps_to_its_journal_and_selection(format_: str, tmp_path: Path) -> None:
+    await export(seeded_history(length=20), format_, tmp_path)
+    with pytest.raises(ExportRefused, match="of another journal"):
+        await export(seeded_history(length=20, identity="topic-2"), format_, tmp_path)
+    with pytest.raises(ExportRefused, match="begun with another selection"):
+        await export(seeded_history(length=20), format_, tmp_path, Selection(channels=frozenset({"web"})))
+    with pytest.raises(ExportRefused, match="2 partitions, not 3"):
+        await export(seeded_history(partitions=3, length=20), format_, tmp_path)
+
+
+async def test_another_format_is_refused(tmp_path: Path) -> None:
+    await export(seeded_history(length=20), "csv", tmp_path)
+    with pytest.raises(ExportRefused, match="csv files, not jsonl"):
+        await export(seeded_history(length=20), "jsonl", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        selection(tables=["turns", "runs"]),
+        selection(since="o:40", until="120"),
+        selection(events=["TurnCommitted", "RunEnded"]),
+        selection(conversations=[str(row["conversation_id"]) for row in seeded_history().rows()["runs"][:2]]),
+        selection(channels=["agents"], tables=["membership"]),
+        selection(since="2023-11-14T22:30:00Z", until="2023-11-14T22:31:00Z"),
+    ],
+    ids=lambda chosen: str(chosen.document()),
+)
+async def test_a_selection_leaves_out_rows_and_changes_none(chosen: Selection, tmp_path: Path) -> None:
+    history = seeded_history()
+    await export(history, "parquet", tmp_path, chosen, commit_records=70)
+    whole(history, "parquet", tmp_path, chosen)
+    everything, some = history.rows(), history.rows(chosen)
+    assert 0 < sum(len(rows) for rows in some.values()) < sum(len(rows) for rows in everything.values())
+    for name, rows in some.items():
+        assert [row for row in everything[name] if row in rows] == rows
+    assert {name for name in BY_NAME if (tmp_path / name).exists()} == set(some)
+
+
+async def test_what_is_missing_is_the_first_line_and_a_stop(tmp_path: Path) -> None:
+    history = seeded_history()
+    history.gone = {1: [Range(0, 30)]}
+    lines: list[str] = []
+    with pytest.raises(PartMissing, match="--archive"):
+        await export(history, "parquet", tmp_path, say=lines.append)
+    assert lines == ["MISSING: offsets 0 to 29 of partition 1 of the journal are gone"]
+    assert not (tmp_path / "turns").exists()
+    outcome = await export(history, "parquet", tmp_path, accept_missing=True)
+    assert outcome.missing == {1: [Range(0, 30)]}
+    assert outcome.rows["turns"] > 0
+
+
+async def test_a_state_that_was_kept_is_gone_on_from(tmp_path: Path) -> None:
+    history = seeded_history()
+    ends = list(history.ends)
+    history.ends = [end // 2 for end in ends]
+    await export(history, "parquet", tmp_path)
+    reads: list[int] = []
+    read = history.read
+
+    def spied(partition: int, start: int = 0, end: int | None = None):  # type: ignore[no-untyped-def]
+        reads.append(start)
+        return read(partition, start, end)
+
+    history.ends, history.read = ends, spied  # type: ignore[method-assign]
+    await export(history, "parquet", tmp_path)
+    assert reads == [end // 2 for end in ends]
+    whole(history, "parquet", tmp_path)
