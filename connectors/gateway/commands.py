@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from uuid import uuid4, uuid5
 
 import msgspec
@@ -20,8 +20,11 @@ from streams.core.commands import (
     CloseConversation,
     Command,
     CommitTurn,
+    Drain,
     HandBack,
     HandOver,
+    MoveConversation,
+    NoteAction,
     OpenConversation,
     ReleaseRun,
     ReopenConversation,
@@ -114,7 +117,9 @@ class Commands:
         )
         return CommitTurn(at=0, timestamp=0, ref=ref or self._mint(), conversation_id=conversation_id, turn=turn)
 
-    async def close_conversation(self, conversation_id: str, by: str, headers: Headers = ()) -> None:
+    async def close_conversation(
+        self, conversation_id: str, by: str, headers: Headers = (), *, reason: str = "manual"
+    ) -> None:
         """Close it; closing a closed one changes nothing. Raises `ProtocolError`."""
         command = CloseConversation(
             at=0,
@@ -122,7 +127,7 @@ class Commands:
             ref=self._mint(),
             conversation_id=conversation_id,
             by=by,
-            reason="manual",
+            reason=reason,
             id=str(uuid4()),
         )
         await self._ask(command, headers, accepted=RefusedReason.CONVERSATION_CLOSED)
@@ -160,6 +165,43 @@ class Commands:
             id=str(uuid4()),
         )
         await self._ask(command, headers)
+
+    # -------------------------------------------------------------------------------------------------- operators
+    async def move_conversation(
+        self, conversation_id: str, *, to: str | None, group: str, by: str, reason: str, headers: Headers = ()
+    ) -> None:
+        """Give it to a member, or (`to` None) release it from who has it. Raises `ProtocolError`."""
+        command = MoveConversation(
+            at=0,
+            timestamp=0,
+            ref=self._mint(),
+            conversation_id=conversation_id,
+            to=to,
+            group=group,
+            by=by,
+            reason=reason,
+        )
+        await self._ask(command, headers)
+
+    async def drain_member(self, member: str, *, by: str, reason: str) -> None:
+        """Tell every partition that the member gets nothing new. Raises `ProtocolError` unless all were told."""
+        command = Drain(at=0, timestamp=0, member=member, by=by, reason=reason)
+        await self._tell(command, range(self._intake.partitions))
+
+    async def note_action(self, partition: int, *, action: str, subject: str, by: str, reason: str) -> None:
+        """Write into a partition's journal what an operator does. Raises `ProtocolError` unless Kafka has it."""
+        note = NoteAction(at=0, timestamp=0, action=action, subject=subject, by=by, reason=reason, id=str(uuid4()))
+        await self._tell(note, [partition])
+
+    async def _tell(self, command: Command, partitions: Iterable[int]) -> None:
+        try:
+            sent = [await self._intake.send(command, partition=partition) for partition in partitions]
+            async with asyncio.timeout(self._commit_wait_s):
+                await asyncio.gather(*sent)
+        except (Unavailable, TimeoutError) as error:
+            raise unavailable(error) from error
+        except Unencodable as error:
+            raise ProtocolError("invalid_message", str(error)) from error
 
     # ------------------------------------------------------------------------------------------------ invocations
     async def open_thread(self, thread: str, claims: Claims) -> None:

@@ -14,13 +14,14 @@ from collections.abc import Callable
 
 import structlog
 
-from connectors.gateway.ports import Store, Unavailable
+from connectors.gateway.ports import LeaseInfo, Store, Unavailable
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.session import Scope
 from streams.core.routing import Channel, Config, parse_config
 from streams.fence.channels import ChannelStore
 from streams.fence.credentials import CredentialStore
-from streams.fence.port import FenceUnavailable
+from streams.fence.lease import LeaseTable
+from streams.fence.port import FenceUnavailable, HeldBy
 from streams.fence.signing import KeyRing, SigningKeyStore
 from streams.settings import Settings
 
@@ -38,6 +39,7 @@ class PostgresStore:
     """`Store` on the tables that `turnlog channel apply` and `turnlog up` write."""
 
     def __init__(self, settings: Settings) -> None:
+        self._postgres = settings.postgres
         self._channels = ChannelStore(settings.postgres)
         self._credentials = CredentialStore(settings.postgres)
         self._keys = SigningKeyStore(settings.postgres, settings.master_key)
@@ -76,6 +78,24 @@ class PostgresStore:
             return await self._credentials.api_key_name(key) is not None
         except FenceUnavailable as error:
             raise Unavailable(str(error)) from error
+
+    async def operator_of(self, token: str) -> str | None:
+        """See `Store`."""
+        try:
+            return await self._credentials.operator_of(token)
+        except FenceUnavailable as error:
+            raise Unavailable(str(error)) from error
+
+    async def release_lease(self, lease: LeaseInfo) -> bool:
+        """See `Store`."""
+        held = HeldBy(lease.partition, lease.worker, lease.writer_epoch, lease.live, lease.expires_in_ms)
+        table = LeaseTable(self._postgres)
+        try:
+            return await table.release(held)
+        except FenceUnavailable as error:
+            raise Unavailable(str(error)) from error
+        finally:
+            await table.close()
 
 
 def takes(channel: Channel, scope: Scope) -> bool:
@@ -172,3 +192,12 @@ class Directory:
     async def is_api_key(self, key: str) -> bool:
         """Whether it is a key of the tenant API; raises `Unavailable`."""
         return await self._store.is_api_key(key)
+
+    async def operator_of(self, token: str) -> str | None:
+        """The name of the operator with this token; raises `Unavailable`. Asked for each time: a revoked one is void at
+        once."""
+        return await self._store.operator_of(token)
+
+    async def release_lease(self, lease: LeaseInfo) -> bool:
+        """Take a lease from the worker that was seen to hold it; raises `Unavailable`."""
+        return await self._store.release_lease(lease)

@@ -207,6 +207,14 @@ async def need_api_key(gateway: Gateway, request: Request) -> None:
     await check_api_key(gateway, key)
 
 
+async def need_operator(gateway: Gateway, request: Request) -> str:
+    """The operator's name; raises `unauthorized` unless the request has the token of one."""
+    name = await gateway.directory.operator_of(bearer(request))
+    if name is None:
+        raise ProtocolError("unauthorized", "no such operator's token: `turnlog key operator add` makes one")
+    return name
+
+
 async def check_api_key(gateway: Gateway, key: str) -> None:
     """Raise `unauthorized` unless it is a key of the tenant API."""
     if not await gateway.directory.is_api_key(key):

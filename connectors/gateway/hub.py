@@ -20,6 +20,7 @@ from streams.core.events import (
     ConversationHandedBack,
     ConversationHandedOver,
     ConversationOpened,
+    ConversationMoved,
     ConversationReopened,
     Duplicate,
     Entry,
@@ -51,6 +52,8 @@ _ANSWERS: Final = (
     ConversationHandedOver,
     ConversationHandedBack,
     TurnEdited,
+    ConversationMoved,
+    ConversationErased,
     TurnRegenerated,
 )
 """Events that do nothing but answer a request."""

@@ -20,6 +20,11 @@ SECURITY: Final = {
         "name": "x-api-key",
         "description": "a key of the tenant API: `turnlog key add` makes one",
     },
+    "operatorToken": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "an operator's token: `turnlog key operator add` makes one",
+    },
 }
 ERROR: Final = {
     "type": "object",

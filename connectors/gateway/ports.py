@@ -190,3 +190,9 @@ class Store(Protocol):
 
     async def is_api_key(self, key: str) -> bool:
         """Whether it is a key of the tenant API."""
+
+    async def operator_of(self, token: str) -> str | None:
+        """The name of the operator with this token."""
+
+    async def release_lease(self, lease: LeaseInfo) -> bool:
+        """Take a lease from the worker that was seen to hold it; False: it does not hold it like that any more."""

@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket, WebSocketClose
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from connectors.gateway import invocations, operate, rest, sse, tenant
+from connectors.gateway import invocations, operate, operator_api, rest, sse, tenant
 from connectors.gateway.connection import ABORT_EXTENSION
 from connectors.gateway.handshake import serve_socket
 from connectors.gateway.http import http_exception
@@ -139,6 +139,7 @@ def application(gateway: Gateway) -> Starlette:
         *sse.routes(gateway),
         *invocations.routes(gateway),
         *operate.routes(gateway),
+        *operator_api.routes(gateway),
         *page.routes(),
         WebSocketRoute(SOCKET_PATH, endpoint),
     ]

@@ -212,3 +212,20 @@ HANDED_ANSWER: Final = data_of(
     "the conversation",
     TENANT_CONVERSATION | {"handed_over": Field("boolean", "whether a human answers", required=True)},
 )
+
+WHY: Final = {"why": Field("string", "why, for the journal: 1 to 1,000 characters", required=True)}
+BY: Final = {"by": Field("string", "the operator whose token it was", required=True)}
+MOVED_ANSWER: Final = {
+    "conversation": Field("string", "the conversation", required=True),
+    "to": Field("string", "the member that it was given to; null: it was released"),
+} | BY
+CLOSED_BY_ANSWER: Final = {
+    "conversation": Field("string", "the conversation", required=True),
+    "status": Field("string", "closed", required=True),
+} | BY
+RELEASED_ANSWER: Final = {
+    "partition": Field("integer", "the partition", required=True),
+    "worker": Field("string", "the worker that it was taken from", required=True),
+    "writer_epoch": Field("integer", "that worker's writer epoch", required=True),
+    "released": Field("boolean", "false: the worker did not hold it any more", required=True),
+} | BY

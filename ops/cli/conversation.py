@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ops.cli import conversation_actions
 from ops.cli.common import (
     KafkaOption,
     NamespaceOption,
@@ -36,6 +37,9 @@ app = typer.Typer(
     help="What was said, who owned it, and what is open; hand it to a human and back.",
     no_args_is_help=True,
 )
+
+
+conversation_actions.register(app)
 
 
 class Status(StrEnum):

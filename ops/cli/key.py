@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ops.cli import digest_keys
+from ops.cli import digest_keys, operator_keys
 from ops.cli.common import (
     KafkaOption,
     NamespaceOption,
@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 
     from streams.fence.credentials import CredentialStore
 
-app = typer.Typer(name="key", help="Keys of the tenant API, of access tokens, of digests.", no_args_is_help=True)
+app = typer.Typer(
+    name="key", help="Keys of the tenant API, of operators, of access tokens, of digests.", no_args_is_help=True
+)
 app.add_typer(digest_keys.app)
+app.add_typer(operator_keys.app)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="What the key is for; unique.", show_default=False)]
 COLUMNS = ("name", "created_at")

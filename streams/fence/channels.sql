@@ -36,6 +36,19 @@ SELECT name, sha256 FROM api_keys WHERE sha256 = %(sha256)s;
 -- list_api_keys: Names and ages; the keys themselves are not known here.
 SELECT name, (extract(epoch FROM created_at) * 1000)::bigint FROM api_keys ORDER BY name;
 
+-- add_operator_token: It acts under this name.
+INSERT INTO operator_tokens (name, sha256) VALUES (%(name)s, %(sha256)s);
+
+-- revoke_operator_token: It opens nothing any more; its name stays taken.
+UPDATE operator_tokens SET revoked_at = clock_timestamp() WHERE name = %(name)s AND revoked_at IS NULL;
+
+-- find_operator_token: Whose it is, unless it was revoked.
+SELECT name, sha256 FROM operator_tokens WHERE sha256 = %(sha256)s AND revoked_at IS NULL;
+
+-- list_operator_tokens: Names and ages; the tokens themselves are not known here.
+SELECT name, (extract(epoch FROM created_at) * 1000)::bigint, (extract(epoch FROM revoked_at) * 1000)::bigint
+FROM operator_tokens ORDER BY created_at, name;
+
 -- lock_signing_keys: One rotation at a time, so that processes started together agree on the first key.
 LOCK TABLE signing_keys IN SHARE ROW EXCLUSIVE MODE;
 

@@ -21,6 +21,7 @@ from streams.fence.lease import CALL_LIMIT_S
 SECRET_BYTES = 256 // 8
 CHANNEL_PREFIX = "tlc_"
 API_PREFIX = "tlk_"
+OPERATOR_PREFIX = "tlo_"
 
 
 class NameTaken(Exception):
@@ -102,6 +103,36 @@ class CredentialStore:
 
         async def names(connection: AsyncConnection[Any]) -> Sequence[tuple[str, int]]:
             return await (await connection.execute(QUERIES["list_api_keys"])).fetchall()
+
+        return await self._session.run(names)
+
+    async def add_operator(self, name: str) -> str:
+        """A token of an operator of that name; returns it. Raises `NameTaken`, for a revoked one's name too."""
+        chosen = _new(OPERATOR_PREFIX)
+        parameters = {"name": name, "sha256": _sha256(chosen)}
+        try:
+            await self._session.run(lambda connection: connection.execute(QUERIES["add_operator_token"], parameters))
+        except UniqueViolation:
+            raise NameTaken(f"an operator named {name} exists, or existed: a name is never given twice") from None
+        return chosen
+
+    async def revoke_operator(self, name: str) -> bool:
+        """The token of that name is void; False: there was none that was good."""
+
+        async def revoke(connection: AsyncConnection[Any]) -> bool:
+            return (await connection.execute(QUERIES["revoke_operator_token"], {"name": name})).rowcount > 0
+
+        return await self._session.run(revoke)
+
+    async def operator_of(self, plain: str) -> str | None:
+        """The name of the operator with this token; None: it is none, or was revoked."""
+        return await self._owner("find_operator_token", plain)
+
+    async def operators(self) -> Sequence[tuple[str, int, int | None]]:
+        """Name, creation time and, of those that were revoked, when, in ms since the epoch."""
+
+        async def names(connection: AsyncConnection[Any]) -> Sequence[tuple[str, int, int | None]]:
+            return await (await connection.execute(QUERIES["list_operator_tokens"])).fetchall()
 
         return await self._session.run(names)
 

@@ -265,3 +265,13 @@ class LeaseTable:
             ]
 
         return await self._session.run(rows)
+
+    async def release(self, held: HeldBy) -> bool:
+        """Take the lease from whoever was seen to hold it: it is free at once, and its worker fenced. False: it is not
+        held like that any more."""
+
+        async def release(connection: AsyncConnection[Any]) -> bool:
+            of = {"partition": held.partition, "worker": held.worker, "writer_epoch": held.writer_epoch}
+            return (await connection.execute(QUERIES["hand_back_lease"], of)).rowcount > 0
+
+        return await self._session.run(release)

@@ -58,6 +58,7 @@ from streams.settings import Settings, load_settings
 
 SECRETS = {"web-secret": "web", "agents-secret": "agents", "shut-secret": "shut"}
 API_KEY = "tlk_test"
+OPERATOR_TOKEN = "tlo_test"
 DOCUMENT = {
     "version": 1,
     "channels": [
@@ -364,6 +365,7 @@ class MemoryStore:
         self.signs = "k1"
         self.version = 1
         self.document_text = json.dumps(DOCUMENT)
+        self.released: list[LeaseInfo] = []
         self.broken: Exception | None = None
 
     def _check(self) -> None:
@@ -385,6 +387,15 @@ class MemoryStore:
     async def is_api_key(self, key: str) -> bool:
         self._check()
         return key == API_KEY
+
+    async def operator_of(self, token: str) -> str | None:
+        self._check()
+        return "eve" if token == OPERATOR_TOKEN else None
+
+    async def release_lease(self, lease: LeaseInfo) -> bool:
+        self._check()
+        self.released.append(lease)
+        return True
 
 
 def settings_for(**changes: Any) -> Settings:
