@@ -53,7 +53,6 @@ _ANSWERS: Final = (
     ConversationHandedBack,
     TurnEdited,
     ConversationMoved,
-    ConversationErased,
     TurnRegenerated,
 )
 """Events that do nothing but answer a request."""
