@@ -35,6 +35,7 @@ async def decided(settings: Settings, command: Any) -> Event:
             follow=True,
             caught_up=reached.set,
             of=await opened(settings, command.conversation_id),
+            missing=lambda _: None,  # it is what comes that is waited for
         )
         async for entry in entries:
             if getattr(entry.event, "ref", None) == command.ref:

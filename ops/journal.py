@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from aiokafka import TopicPartition
 
+from ops.history.port import Missing, Range
 from ops.provision import connected_admin
 from streams.core.events import ConversationOpened, Entry
 from streams.runtime.codec import Codec
@@ -37,12 +38,14 @@ async def entries_of(
     follow: bool,
     caught_up: Callable[[], None] | None = None,
     of: Opened | None = None,
+    missing: Callable[[Missing], None] | None = None,
 ) -> AsyncIterator[Entry]:
     """The committed entries of `partition`, from the first that is kept to the last there is now.
 
     `follow`: goes on as more are committed, without end. `caught_up` is called once all that there is now was given.
     `of`: from where this conversation begins, where that can be found; others' entries are among them.
-    Raises `Undecodable`, and what Kafka's client raises.
+    `missing` is told when Kafka no longer has what comes before, and is to raise it unless less will do; without one,
+    it is raised. Raises `Undecodable`, and what Kafka's client raises.
     """
     topics = Topics(settings.namespace)
     codec = open_codec(settings.schema_registry, topics)
@@ -53,6 +56,8 @@ async def entries_of(
         kept = (await bounds(reader, [name], REQUEST_LIMIT_S))[name]
         reader.assign([name])
         position = kept.start if of is None else await _opening(reader, name, kept, codec, of)
+        if 0 < position == kept.start:
+            (missing or _raised)(Missing(partition, Range(0, position)))
         reader.seek(name, position)
         while follow or position < kept.end:
             if caught_up is not None and position >= kept.end:
@@ -64,6 +69,10 @@ async def entries_of(
             position = await reader.position(name)
     finally:
         await reader.stop()
+
+
+def _raised(missing: Missing) -> None:
+    raise missing
 
 
 async def _opening(reader: Any, name: TopicPartition, kept: Bounds, codec: Codec, of: Opened) -> int:

@@ -29,6 +29,7 @@ from ops.cli.common import (
 from ops.cli.errors import NEGATIVE, CommandFailed
 
 if TYPE_CHECKING:
+    from ops.history import Missing
     from streams.core.events import Event
     from streams.settings import Settings
 
@@ -259,11 +260,15 @@ async def _told(settings: Settings, conversation: str, output: Output, *, follow
         if follow and not told:
             progress(f"the journal has nothing of a conversation {conversation} yet: waiting for it, until Ctrl-C")
 
+    def missing(gone: Missing) -> None:
+        progress(f"MISSING: {gone}. Kafka has deleted them; an archive may have them (`turnlog archive show URL`)")
+
     if follow:
         _end_on_interrupt()
     partition = partition_of(conversation, await partition_count(settings))
     known = await opened(settings, conversation)
-    async for entry in entries_of(settings, partition, follow=follow, caught_up=caught_up, of=known):
+    entries = entries_of(settings, partition, follow=follow, caught_up=caught_up, of=known, missing=missing)
+    async for entry in entries:
         if entry.event.conversation_id != conversation:
             continue
         told += 1
