@@ -275,8 +275,9 @@ async def _gone_on_with(served: Served, ann: Peer, bot: Peer, conversation: str)
             third.of_agent = True  # type: ignore[attr-defined]
             known = {conversation: given["seq"]}
             await third.send({"type": "hello", "group": "bots", "capabilities": ["adopt"], "watermarks": known})
-            await third.until("adopted")
-            await third.say(conversation, {"type": "run", "data": {"status": "finished"}})
+            adopted = await third.until("adopted")
+            named = {"run": adopted["run"], "runEpoch": adopted["runEpoch"]}
+            await third.say(conversation, {"type": "run", "data": {"status": "finished"}, **named})
             await third.say(conversation, {**chunk, "run": given["run"], "runEpoch": 1})
             assert (await third.until_refused())["code"] == "fenced"
             await third.until("abort")
