@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from ops.audit.violations import Kinds
 from streams.core.due import is_kept, waits_for_room
 from streams.core.editions import said
 from streams.core.events import (
     BatchCommitted,
+    ConversationMoved,
     Entry,
     Invocation,
+    MemberDraining,
+    MemberJoined,
+    MemberLeft,
     MoveReason,
     OwnerChanged,
     RunMoved,
@@ -29,6 +33,9 @@ from streams.core.run_events import claimants_of
 from streams.core.runs import may_continue
 from streams.core.state import Conversation, Partition, Run
 from streams.core.timeouts import heir_of_adopter
+
+CHOSEN_MOST: Final = 50_000
+"""Choices remembered: 10 MB."""
 
 
 class Owners:
@@ -49,14 +56,24 @@ class Owners:
         RunMoved,
         OwnerChanged,
         BatchCommitted,
+        MemberJoined,
+        MemberLeft,
+        MemberDraining,
+        ConversationMoved,
     )
 
     def __init__(self, state: Partition) -> None:
         self._state = state
+        self._chosen: dict[tuple[str, str], str | None] = {}
+        """(group, conversation) -> the owner by all its members, as long as none comes, goes or drains, and none is
+        moved."""
 
     def see(self, entry: Entry) -> list[str]:
         """See `Checker`."""
         match entry.event:
+            case MemberJoined() | MemberLeft() | MemberDraining() | ConversationMoved():
+                self._chosen.clear()
+                return []
             case TurnCommitted() as turn:
                 return list(self._turn(entry, turn))
             case TurnEdited() | TurnRegenerated() as wanted:
@@ -73,9 +90,20 @@ class Owners:
                 return []
 
     def _given(self, entry: Entry, group: str, member: str | None, what: str) -> Iterator[str]:
-        owner = owner_of(self._state, group, str(entry.event.conversation_id), entry.at)
+        owner = self._owner(group, str(entry.event.conversation_id), entry.at)
         if member != owner:
             yield f"{what} was given to {member} in {group}; deciding again gives {owner}"
+
+    def _owner(self, group: str, conversation_id: str, at: int) -> str | None:
+        roster = self._state.groups.get(group)
+        if roster is None or at < roster.settled_at:
+            return owner_of(self._state, group, conversation_id, at)
+        name = (group, conversation_id)
+        if name not in self._chosen:
+            if len(self._chosen) >= CHOSEN_MOST:
+                self._chosen.clear()
+            self._chosen[name] = owner_of(self._state, group, conversation_id, at)
+        return self._chosen[name]
 
     def _opened(self, entry: Entry, opened: RunOpened) -> Iterator[str]:
         """What waits in line is nobody's, and so is what a later turn interrupts as soon as it is opened."""

@@ -19,7 +19,7 @@ from streams.runtime.registry import open_codec
 from streams.settings import Settings
 from streams.topics import Topics
 
-CONVERSATIONS: Final = 5_000
+EVENTS_A_CONVERSATION: Final = 200
 TOKEN: Final = Token(1, "bench")
 
 Notify = Callable[[str], None]
@@ -33,7 +33,7 @@ async def fill(settings: Settings, events: int, partitions: int, notify: Notify)
     total: int = 0
     try:
         for partition in range(partitions):
-            history = History(partition, partitions, max(1, CONVERSATIONS // partitions))
+            history = History(partition, partitions, max(1, events // partitions // EVENTS_A_CONVERSATION))
             last = await _fill_partition(settings, codec, history, events // partitions)
             await _store(checkpoints, history, last)
             total += history.state.lsn

@@ -17,6 +17,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from ops import embedded
+from ops.bench.audit import measure_audit, summary
 from ops.bench.connections import ConnectionsPlan, measure_connections
 from ops.bench.floor import Floor, measure_floor
 from ops.bench.latency import Latency, measure_latency
@@ -125,6 +126,19 @@ async def _recovered(servers: embedded.EmbeddedStack, conversations: int, events
     with log_folder(notify) as (logs, told):
         async with deployment(servers, 1) as settings:
             return await measure_recovery(settings, conversations, events, logs, told)
+
+
+def audit_bench(events: int, partitions: int, rounds: int, notify: Notify) -> dict[str, Any]:
+    """`turnlog bench audit`: a history of its own making, read and audited some times."""
+    with embedded.servers(None, progress=notify) as servers:
+        return _timed(_audited(servers, events, partitions, rounds, notify))
+
+
+async def _audited(
+    servers: embedded.EmbeddedStack, events: int, partitions: int, rounds: int, notify: Notify
+) -> dict[str, Any]:
+    async with deployment(servers, partitions) as settings:
+        return summary(await measure_audit(settings, events, partitions, rounds, notify))
 
 
 def takeover_bench(plan: TakeoverPlan, notify: Notify) -> dict[str, Any]:

@@ -154,6 +154,28 @@ def recovery(
     _run(lambda: recovery_bench(conversations, events, weighed, progress), output)
 
 
+@app.command("audit")
+def audit(
+    events: Annotated[int, typer.Option("--events", min=1_000, help="Events of the journal.")] = 1_000_000,
+    partitions: PartitionsOption = 8,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often it is read, and audited.")] = 3,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """How fast `turnlog audit verify` is: events a second of CPU, and as a ratio to reading and decoding them alone.
+
+    The journal is made by the core's own decisions, with its intake and its checkpoints: turns that are answered at
+    once or in pieces, some that come twice, members that go and come. Each round reads and decodes it in one process,
+    and then audits it in as many as there are cores, all invariants.
+
+    Example:
+
+      turnlog bench audit --events 1000000 -o json
+    """
+    from ops.bench.run import audit_bench
+
+    _run(lambda: audit_bench(events, partitions, rounds, progress), output)
+
+
 @app.command("connections")
 def connections(
     agents: Annotated[int, typer.Option("--agents", min=1, help="Agents' connections, all of one group.")] = 1_000,

@@ -24,8 +24,8 @@ from ops.cli import (
     chat,
     conversation,
     demo,
-    dlq,
     digest,
+    dlq,
     doctor,
     gateway,
     invocation,
@@ -34,6 +34,7 @@ from ops.cli import (
     member,
     migrate,
     projector,
+    replay,
     schema,
     send,
     topic,
@@ -77,7 +78,7 @@ def main(
     """Conversations between people and agents, as an ordered log: each turn answered by exactly one agent process."""
 
 
-for module in (up, demo, worker, gateway, projector, send, chat, doctor, migrate, canary, chaos):
+for module in (up, demo, worker, gateway, projector, send, chat, replay, doctor, migrate, canary, chaos):
     module.register(app)
 for noun in (
     channel,
