@@ -125,7 +125,8 @@ def apply(
             - agents
 
     What a turn gets that comes while an agent answers the one before is said by `policy` (deliver, enqueue, reject or
-    interrupt), what it gets when no agent has room by `busy` (wait or refuse), for a channel or one of its `groups`:
+    interrupt), what it gets when no agent has room by `busy` (wait or refuse), for a channel or one of its `groups`. At
+    most `max_waiting` turns (100) of a conversation wait in line, with enqueue; one more is refused as busy:
 
       channels:
         - id: agents

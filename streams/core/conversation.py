@@ -44,7 +44,7 @@ from streams.core.ids import is_of_one, key_of_turn, open_key, run_id
 from streams.core.invocations import decide_invocation
 from streams.core.limits import problem_of_ids, problem_of_text, problem_of_turn
 from streams.core.ownership import change_owner, choose
-from streams.core.policies import make_room, rejecting
+from streams.core.policies import make_room, rejecting, why_not_taken
 from streams.core.routing import NOBODY, Plan, plan_of
 from streams.core.run_events import bind, forget_waiting, note_asks, open_run
 from streams.core.runs import end
@@ -129,8 +129,7 @@ def _decide_taken(state: Partition, conversation: Conversation, command: CommitT
     if not plan.plain:
         busy = rejecting(state, conversation, plan)
         if busy and asking is None:
-            detail = f"conversation_id: {busy[0]} answers the turn before"
-            return [_refuse(id_, RefusedReason.BUSY, detail, command.ref, turn.client_id)]
+            return [_refuse(id_, RefusedReason.BUSY, why_not_taken(state, busy[0]), command.ref, turn.client_id)]
         left_out += busy
         queued = make_room(state, draft, conversation, [g.id for g in plan.groups if g.id not in left_out])
         left_out += queued

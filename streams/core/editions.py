@@ -32,8 +32,8 @@ from streams.core.events import (
 from streams.core.ids import edition_id, run_id
 from streams.core.latest import latest_of
 from streams.core.ownership import change_owner, choose
-from streams.core.policies import open_in
-from streams.core.routing import ENQUEUE, INTERRUPT, NOBODY, REJECT, Plan, plan_of
+from streams.core.policies import open_in, takes_no_turn, why_not_taken
+from streams.core.routing import ENQUEUE, INTERRUPT, NOBODY, Plan, plan_of
 from streams.core.run_events import take_waiting
 from streams.core.runs import INTERRUPTED, end
 from streams.core.state import Conversation, ImpossibleEvent, Latest, Partition, Run, WaitingTurn
@@ -72,9 +72,9 @@ def decide_wanted_anew(
     if conversation.handed_over:
         plan = NOBODY
     earlier = _earlier(conversation, plan, latest)
-    busy = next((group for group in earlier if state.config.group(group).policy == REJECT), None)
+    busy = next((group for group, runs in earlier.items() if takes_no_turn(state, group, runs)), None)
     if busy is not None:
-        return RefusedReason.BUSY, f"conversation_id: {busy} answers the turn before"
+        return RefusedReason.BUSY, why_not_taken(state, busy)
     draft = Draft()
     for run in conversation.runs.values():
         if run.turn_seq == latest.seq:

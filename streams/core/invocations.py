@@ -32,6 +32,7 @@ from streams.core.events import (
 from streams.core.ids import channel_of_group, invocation_message_id, key_of_turn, run_id
 from streams.core.limits import problem_of_ids, problem_of_text, problem_of_turn
 from streams.core.ownership import change_owner, choose
+from streams.core.policies import is_full
 from streams.core.routing import AGENT_KIND, DELIVER, ENQUEUE, INTERRUPT, POLICIES, REJECT
 from streams.core.runs import CANCELLED, INTERRUPTED, close_open_work, end
 from streams.core.state import Conversation, Member, Partition, Run
@@ -80,6 +81,9 @@ def _decide_claim(
     queued = bool(before) and policy == ENQUEUE
     if before and policy in {REJECT, DELIVER}:
         detail = f"thread: {before[0].invocation or before[0].id} is open in it"
+        return [_refused(conversation.id, RefusedReason.CONVERSATION_BUSY, detail, command.ref)]
+    if queued and is_full(state, group, before):
+        detail = f"thread: as many as may wait in line for {group} already"
         return [_refused(conversation.id, RefusedReason.CONVERSATION_BUSY, detail, command.ref)]
     if policy == INTERRUPT:
         for run in before:

@@ -7,6 +7,8 @@
 | `reject` | it is not taken if any group is so busy; an answer to an ask always is, and opens no run there |
 | `interrupt` | the earlier runs of the group end (cancelled, `interrupted`), and it gets its run |
 
+A turn that finds as many in line as may wait there (`max_waiting`) is not taken either, as with `reject`.
+
 A group is busy in a conversation while a run of it is open there, in line or not. What an end of runs makes room for is
 decided with the command that ends them (`after`): first the runs in line, in the order of their turns, then one run
 that every member had refused, for each run that ended. Some of those end by being tried again, and make room in turn.
@@ -48,8 +50,27 @@ def open_in(conversation: Conversation, group: str) -> list[Run]:
 def rejecting(state: Partition, conversation: Conversation, plan: Plan) -> list[str]:
     """The busy groups of the plan, and channels of it for which a turn waits, that take no turn then."""
     rules = state.config.group
-    busy = [g.id for g in plan.groups if rules(g.id).policy == REJECT and open_in(conversation, g.id)]
+    busy = [g.id for g in plan.groups if takes_no_turn(state, g.id, open_in(conversation, g.id))]
     return busy + [c for c in plan.waiting if rules(c).policy == REJECT and conversation.waiting.get(c)]
+
+
+def takes_no_turn(state: Partition, group: str, busy: Sequence[Run]) -> bool:
+    """The group is at work on the runs `busy` of a conversation, and takes no turn beside them or behind them."""
+    rules = state.config.group(group)
+    return (rules.policy == REJECT and bool(busy)) or (rules.policy == ENQUEUE and is_full(state, group, busy))
+
+
+def is_full(state: Partition, group: str, runs: Iterable[Run]) -> bool:
+    """As many of these runs of the group wait in line as may."""
+    return sum(run.queued for run in runs) >= state.config.group(group).max_waiting
+
+
+def why_not_taken(state: Partition, group: str) -> str:
+    """For whoever is refused because of this group: try again."""
+    rules = state.config.group(group)
+    if rules.policy == ENQUEUE:
+        return f"conversation_id: {rules.max_waiting} turns wait in line for {group} already"
+    return f"conversation_id: {group} answers the turn before"
 
 
 def make_room(state: Partition, draft: Draft, conversation: Conversation, groups: Iterable[str]) -> tuple[str, ...]:

@@ -74,6 +74,8 @@ class Channel(msgspec.Struct, frozen=True):
     policy: str = "deliver"
     """What becomes of a turn during a run of the same (conversation, group): `deliver`, `enqueue`, `reject` or
     `interrupt`."""
+    max_waiting: int = 100
+    """With `enqueue`, so many turns of a conversation wait in line for a group at most; one more is not taken."""
     busy: str = "wait"
     """What becomes of a turn that every member of its group refused: `wait` or `refuse`."""
     grace_ms: int = 30_000
@@ -101,6 +103,7 @@ class GroupRules(msgspec.Struct, frozen=True):
     """What holds for the runs of one group: its channel's settings, and its own where there are any."""
 
     policy: str
+    max_waiting: int
     busy: str
     on_owner_loss: str | None
     watchdog_ms: int
@@ -144,6 +147,7 @@ class Config(msgspec.Struct):
         own = channel.groups.get(name) or GroupSettings()
         return GroupRules(
             policy=own.policy or channel.policy,
+            max_waiting=channel.max_waiting,
             busy=own.busy or channel.busy,
             on_owner_loss=own.on_owner_loss or channel.on_owner_loss,
             watchdog_ms=channel.watchdog_ms if own.watchdog_ms is None else own.watchdog_ms,

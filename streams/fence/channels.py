@@ -122,6 +122,7 @@ class Channel(_Strict):
     interrupt_ttl_ms: int = Field(24 * HOUR_MS, ge=1_000, le=30 * 24 * HOUR_MS)
     deadline_ms: int = Field(0, ge=0, le=24 * HOUR_MS)
     policy: Policy = Policy.DELIVER
+    max_waiting: int = Field(100, ge=1, le=10_000)
     busy: Busy = Busy.WAIT
     grace_ms: int = Field(30_000, ge=0, le=HOUR_MS)
     groups: dict[GroupName, GroupSettings] = {}

@@ -37,6 +37,7 @@ def test_defaults_are_written_out() -> None:
         "interrupt_ttl_ms": 86_400_000,
         "deadline_ms": 0,
         "policy": "deliver",
+        "max_waiting": 100,
         "busy": "wait",
         "grace_ms": 30_000,
         "groups": {},

@@ -143,6 +143,37 @@ def test_a_rejected_turn_is_not_taken_but_its_repeat_is_known() -> None:
     assert shown(world.say("second", key="k2")) == ["TurnCommitted"], "it is free again"
 
 
+def test_no_more_turns_wait_in_line_than_may() -> None:
+    world = World(policy="enqueue", max_waiting=2)
+    world.join("a", settle=True)
+    world.open()
+    world.say()
+    for text in ("second", "third"):
+        [turn] = world.say(text)
+        assert isinstance(turn, TurnCommitted)
+        assert turn.queued == (GROUP,)
+    [refused] = world.say("fourth", key="k4", ref="r4")
+    assert isinstance(refused, Refused)
+    assert (refused.reason, refused.ref) == (RefusedReason.BUSY, "r4")
+    assert refused.detail == f"conversation_id: 2 turns wait in line for {GROUP} already"
+    world.send("a", delivered=1)
+    [turn] = world.say("fourth", key="k4")
+    assert isinstance(turn, TurnCommitted), "the first of them was given, so that there is a place"
+
+
+def test_an_answer_is_taken_though_a_line_is_full_and_waits_in_none() -> None:
+    world = World(to=("agents", "auditors"), policy="enqueue", max_waiting=1)
+    world.join("a", settle=True)
+    world.join("x", "auditors", settle=True)
+    world.open()
+    world.say()
+    world.say("second")
+    world.send("a", "interrupt", id="ask", delivered=1)
+    [answer] = world.say("yes")
+    assert isinstance(answer, TurnCommitted)
+    assert (answer.interrupt_id, answer.assigned, answer.queued) == ("ask", (), ())
+
+
 def test_an_answer_is_taken_though_another_group_would_reject_it() -> None:
     world = World(to=("agents", "auditors"), policy="reject")
     world.join("a", settle=True)
