@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ops.audit.intake import Taken
+from ops.audit.intake import Batch, Taken
+from ops.audit.partition import PartitionAudit
 from ops.audit.replay import StoredCheckpoint
 from ops.audit.source import PartitionSource
-from ops.audit.verify import PartitionAudit
 from ops.audit.violations import Findings, Tally
 from streams.core.events import Entry
 from streams.fence.port import Positions
@@ -25,17 +25,23 @@ class SimSource(PartitionSource):
         self._codec = place.codec
         self._partition = partition
         self._partitions = place.partitions
+        self._belongs = {}
         self.end = place.cluster.logs[place.cluster.topics.conversations, partition].stable_end
 
     async def entries(self) -> AsyncIterator[tuple[int, list[Entry]]]:
         for offset, entry in self._place.journal(self._partition):
             yield offset, [entry]
 
-    async def taken(self, before: Positions, after: Positions) -> tuple[Taken, Taken] | None:
+    async def taken(
+        self, before: Positions, after: Positions, batch: Batch | None = None
+    ) -> tuple[Taken, Taken] | None:
         topics = self._place.cluster.topics
         turns = self._between(topics.turns, before.turns, after.turns)
         frames = self._between(topics.frames, before.frames, after.frames)
-        return self._summary(turns, self._codec.decode_turns), self._summary(frames, self._codec.decode_frames)
+        return (
+            self._summary(turns, self._codec.decode_turns, batch, "turns"),
+            self._summary(frames, self._codec.decode_frames, batch, "frames"),
+        )
 
     def _between(self, topic: str, start: int, end: int) -> list[Any]:
         return self._place.cluster.logs[topic, self._partition].records[start:end]
@@ -72,7 +78,7 @@ def _checkpoint(place: Place, partition: int) -> SimCheckpoint:
     store = place.database.store
     stored = store.checkpoints.get(partition)
     if stored is None or not stored.lsn:
-        return SimCheckpoint(None, None, partition)  # type: ignore[arg-type]
+        return SimCheckpoint(None, None, partition)
     at = stored.positions
     row = {
         "lsn": stored.lsn,
@@ -86,4 +92,4 @@ def _checkpoint(place: Place, partition: int) -> SimCheckpoint:
         for name, (of, conversation) in store.conversations.items()
         if of == partition
     ]
-    return SimCheckpoint(row, None, partition, rows)  # type: ignore[arg-type]
+    return SimCheckpoint(row, None, partition, rows)
