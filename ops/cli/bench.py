@@ -176,6 +176,27 @@ def audit(
     _run(lambda: audit_bench(events, partitions, rounds, progress), output)
 
 
+@app.command("archive")
+def archive(
+    events: Annotated[int, typer.Option("--events", min=1_000, help="Events of the journal.")] = 400_000,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """What an archive and digests cost: records a second of CPU to seal, compare, archive and read back.
+
+    No servers: the journal is made by the core's own decisions and held in memory, so that reading it costs nothing.
+    Files go to the folder for temporary ones.
+
+    Example:
+
+      turnlog bench archive --events 400000 -o json
+    """
+    import asyncio
+
+    from ops.bench.keeping import measure
+
+    _run(lambda: asyncio.run(measure(events, progress)), output)
+
+
 @app.command("connections")
 def connections(
     agents: Annotated[int, typer.Option("--agents", min=1, help="Agents' connections, all of one group.")] = 1_000,
