@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,11 +19,14 @@ from ops.cli.common import (
     emit,
     progress,
     settings_from,
+    told_time,
     translated_failures,
 )
 from ops.cli.errors import INTERRUPTED, NEGATIVE, USAGE, CommandFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from ops.audit.violations import Verdict
     from streams.settings import Settings
 
@@ -91,6 +94,86 @@ def verify(
     else:
         emit(verdict.document())
     raise typer.Exit(0 if verdict.ok else NEGATIVE)
+
+
+@app.command("explain")
+def explain(
+    turn: Annotated[
+        str, typer.Argument(metavar="CONVERSATION[/SEQ]", help="A conversation, or one turn of it by its seq.")
+    ],
+    archive: ArchiveOption = None,
+    offline: OfflineOption = False,
+    kafka: KafkaOption = None,
+    postgres: PostgresOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Say why a member owned a turn: who there was, since when, what the hash gave each, and what moved it since.
+
+    What is told of a choice is computed again from the members of that moment. Nobody's text is shown.
+
+    Exit code 1: a choice cannot be explained, which `turnlog audit verify` tells more of. 2: there is no such turn.
+
+    Examples:
+
+      turnlog audit explain 6f9619ff-8b86-d011
+
+      turnlog audit explain 6f9619ff-8b86-d011/7 -o json
+    """
+    conversation, _, number = turn.rpartition("/")
+    if not conversation or not number.isdecimal():
+        conversation, number = turn, ""
+    settings = settings_of(kafka, postgres, namespace, archive=archive, offline=offline)
+    with translated_failures():
+        from ops.audit.explain import explain as explained
+        from ops.history import open_history
+        from ops.replay import Unreachable
+
+        async def asked() -> dict[str, Any] | None:
+            async with open_history(settings, archive, offline=offline) as history:
+                return await explained(history, conversation, int(number) if number else None)
+
+        try:
+            document = asyncio.run(asked())
+        except Unreachable as error:
+            raise CommandFailed(str(error)) from error
+    if document is None or (number and not document["turns"]):
+        raise CommandFailed(f"the journal has no turn {turn}" if number else f"the journal has no conversation {turn}")
+    if output is Output.TABLE:
+        typer.echo("\n".join(explained_lines(document)))
+    else:
+        emit(document)
+    unexplained = any(each["words"].startswith("NOT") for shown in document["turns"] for each in shown["given"])
+    raise typer.Exit(NEGATIVE if unexplained else 0)
+
+
+def explained_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """An explanation for people."""
+    for gone in document["missing"]:
+        yield f"MISSING: offsets {gone} of partition {document['partition']}"
+    for turn in document["turns"]:
+        epoch = f"partition {document['partition']}, lsn {turn['lsn']}, writer epoch {turn['writer_epoch']}"
+        yield f"turn {turn['seq']} of {turn['sender']}, {told_time(turn['timestamp'])} UTC ({epoch})"
+        for words in turn["words"]:
+            yield f"  {words}"
+        for given in turn["given"]:
+            yield f"  {given['group']} → {given['owner'] or 'nobody yet'}: {given['words']}"
+            for each in given["candidates"]:
+                yield _candidate(each, given["owner"])
+        for later in turn["since"]:
+            yield f"  {told_time(later['timestamp'])} lsn {later['lsn']}: {later['words']}"
+            for each in later.get("candidates", ()):
+                yield _candidate(each, later["member"])
+        yield ""
+    now = document["now"]
+    owners = ", ".join(f"{group}: {member or 'nobody'}" for group, member in now["next"].items()) or "nobody"
+    yield f"a turn now would go to {owners} (hash {document['hash']}, head seq {now['head_seq']})"
+
+
+def _candidate(each: Mapping[str, Any], chosen: str | None) -> str:
+    mark = "→" if each["member"] == chosen else " "
+    why_not = f"; does not count: {each['why_not']}" if each["why_not"] else ""
+    return f"    {mark} {each['score']}  {each['member']}, counts from log time {each['since']}{why_not}"
 
 
 def settings_of(

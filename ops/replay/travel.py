@@ -83,6 +83,17 @@ class Traveller:
         self._check(standing, target)
         return standing
 
+    async def before_seq(self, conversation: str, seq: int) -> Standing:
+        """The last kept state in which the conversation has not come to `seq` yet; else the beginning."""
+        point = self._points.before(position=LAST_OFFSET)
+        while point is not None and self._head(conversation, point.position) >= seq:
+            point = self._points.before(position=point.position - 1)
+        return self._from(point)
+
+    def _head(self, conversation: str, position: int) -> int:
+        row = self._points.conversation(conversation, position)
+        return 0 if row is None else load_conversation(conversation, row).head
+
     async def on(self, standing: Standing, target: Target, seen: Seen) -> None:
         """From there on to a later target; `seen` is shown every entry on the way."""
         until = await self._until(target)

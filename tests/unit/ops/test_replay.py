@@ -6,7 +6,6 @@ import asyncio
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,57 +18,16 @@ import websockets
 from ops.bench.history import History as Made
 from ops.cli.errors import CommandFailed
 from ops.cli.replay import Wanted, look, target_of
-from ops.history import Missing, Range, Recorded
+from ops.history import Missing, Range
 from ops.replay import Standing, Target, Traveller, Unreachable
-from streams.core.events import BatchCommitted, Entry
+from streams.core.events import Entry
 from streams.core.fold import evolve
 from streams.core.state import Partition
 from streams.core.store import dump_conversation, dump_partition
-from streams.runtime.codec import Codec
+from tests.support.memory_history import FakeHistory
 from tests.support.journals import CONVERSATION, DOCUMENT, ready, taken_over
 
 pytestmark = pytest.mark.unit
-
-CODEC = Codec()
-
-
-@dataclass
-class FakeHistory:
-    """Entries of one partition, an offset each; every tenth offset is a transaction's end."""
-
-    entries: Sequence[Entry]
-    identity: str = "topic-1"
-    partitions: int = 1
-    read_from: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.records: list[Recorded] = []
-        offset = 0
-        for entry in self.entries:
-            self.records.append(Recorded(offset, entry.timestamp, None, CODEC.encode_entry(entry), ()))
-            offset += 2 if isinstance(entry.event, BatchCommitted) else 1
-        self.end = offset
-
-    async def bounds(self, _: int) -> Range:
-        return Range(0, self.end)
-
-    async def missing(self, _: int) -> Sequence[Range]:
-        return []
-
-    async def read(self, partition: int, start: int = 0, end: int | None = None) -> AsyncIterator[Sequence[Recorded]]:
-        self.read_from.append(start)
-        chosen = [r for r in self.records if start <= r.offset < (self.end if end is None else end)]
-        for at in range(0, len(chosen), 7):
-            yield chosen[at : at + 7]
-
-    async def offset_at(self, _: int, timestamp_ms: int) -> int | None:
-        return next((r.offset for r in self.records if r.timestamp >= timestamp_ms), None)
-
-    def decode(self, recorded: Recorded) -> Entry:
-        return CODEC.decode_entry(recorded.value)
-
-    def decode_all(self, chunk: Sequence[Recorded]) -> list[Entry]:
-        return [self.decode(recorded) for recorded in chunk]
 
 
 @pytest.fixture(autouse=True)
