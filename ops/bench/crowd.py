@@ -13,10 +13,8 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
-
-from ops.bench.sequencer import BenchFailed
 
 SOCKET: Final = "/socket/converger/v1"
 PROCESSES: Final = 2
@@ -32,6 +30,8 @@ TEXT, CLOSE, PING, PONG = 1, 8, 9, 10
 async def crowd(gateway: str, places: Sequence[tuple[str, str]]) -> AsyncIterator[Callable[[], int]]:
     """A socket for each (conversation, token), in processes of their own; how many of them the gateway has ended.
     Raises `BenchFailed` when one cannot be opened."""
+    from ops.bench.sequencer import BenchFailed  # noqa: PLC0415 -- the crowd's own processes need nothing of that
+
     parts = [part for number in range(PROCESSES) if (part := list(places[number::PROCESSES]))]
     children = [await _begun(gateway, number, part) for number, part in enumerate(parts)]
     try:
@@ -95,9 +95,8 @@ class Idle(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask for the WebSocket."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 -- of TCP
-        self.transport = transport
-        transport.write(self._request)
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
+        self.transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         """The answer to that, then frames."""
@@ -116,10 +115,10 @@ class Idle(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over."""
-        if self.welcomed.done():
-            self._lost()
-        else:
+        if not self.welcomed.done():
             self._fail(repr(exc).encode())
+        elif self.welcomed.exception() is None:
+            self._lost()
 
     def _taken(self, opcode: int, payload: bytes) -> None:
         if opcode == PING:
@@ -160,10 +159,10 @@ async def keep(gateway: str, source: str, places: Sequence[tuple[str, str]], say
     def one_lost() -> None:
         nonlocal lost
         lost += 1
-        if not ending:
+        if there:
             say({"lost": lost})
 
-    ending = False
+    there = False
     opening = asyncio.Semaphore(AT_ONCE)
     try:
         sockets = await asyncio.gather(*(opened(gateway, source, place, one_lost, opening) for place in places))
@@ -171,9 +170,12 @@ async def keep(gateway: str, source: str, places: Sequence[tuple[str, str]], say
         say({"error": str(error) or type(error).__name__})
         return
     say({"opened": len(sockets)})
+    there = True
+    if lost:
+        say({"lost": lost})
     pinging = asyncio.create_task(_ping(sockets))
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    ending = True
+    there = False
     pinging.cancel()
     for each in sockets:
         each.transport.abort()

@@ -6,28 +6,28 @@ import asyncio
 
 import pytest
 
-from ops.bench.crowd import PING, PONG, TEXT, frame, opened
+from ops.bench.crowd import PING, PONG, crowd, frame, opened
+from ops.bench.sequencer import BenchFailed
 from tests.support.gateway_world import Served
 from tests.support.waiting import until
 
 
-async def test_idle_sockets_are_welcomed_and_tell_when_the_gateway_ends_them(served: Served) -> None:
+async def test_a_crowd_is_welcomed_stays_and_tells_whom_the_gateway_ended(served: Served) -> None:
     conversation, token = await served.conversation()
-    lost: list[str] = []
-    one_at_once = asyncio.Semaphore(1)
-    sockets = [
-        await opened(served.url, "", (conversation, token), lambda: lost.append("lost"), one_at_once) for _ in range(3)
-    ]
-    connections = list(served.gateway._connections)
-    assert len(connections) == 3
-    assert (await served.say(conversation, token, "x" * 35_000)).status_code == 201
-    sockets[0].transport.write(frame(TEXT, b'{"type":"ping"}'))
-    assert lost == []
-    connections[0].end(1012, "restart")
-    await until(lambda: lost == ["lost"])
-    for each in sockets:
-        each.transport.abort()
-    await until(lambda: len(lost) == 3)
+    async with crowd(served.url, [(conversation, token)] * 4) as lost:
+        assert len(served.gateway._connections) == 4
+        assert (await served.say(conversation, token, "x" * 35_000)).status_code == 201
+        assert lost() == 0
+        next(iter(served.gateway._connections)).end(1012, "restart")
+        await until(lambda: lost() == 1)
+    await until(lambda: not served.gateway._connections)
+
+
+async def test_a_crowd_that_is_not_let_in_says_why(served: Served) -> None:
+    conversation, _ = await served.conversation()
+    with pytest.raises(BenchFailed, match="unauthorized"):
+        async with crowd(served.url, [(conversation, "no-token")]):
+            pass
 
 
 async def test_who_is_refused_says_why(served: Served) -> None:
