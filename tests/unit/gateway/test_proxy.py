@@ -232,6 +232,31 @@ async def test_too_much_said_ends_it(served: Served, proxy: AgentProxy) -> None:
             await proxy.invoke("x")
 
 
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        ("x" * 65_536, True),  # 64 KiB of text
+        ("x" * 65_537, False),
+        ({"rows": "x" * (128 * 1024 - 4_096)}, True),  # a frame of 128 KiB, its own fields included
+        ({"rows": "x" * (128 * 1024)}, False),
+    ],
+    ids=["text", "text too long", "value", "value too large"],
+)
+async def test_an_answer_has_64_kib_of_text_or_128_kib_as_json(
+    served: Served, proxy: AgentProxy, value: Any, *, fits: bool
+) -> None:
+    async def answer(turn: Turn) -> Any:
+        return value
+
+    async with serving(served, answer):
+        if fits:
+            assert (await proxy.invoke("x")).value == value
+        else:
+            with pytest.raises(InvocationFailed) as caught:
+                await proxy.invoke("x")
+            assert caught.value.code == "AGENT_ERROR"
+
+
 async def test_without_an_agent_nothing_is_accepted(proxy: AgentProxy) -> None:
     with pytest.raises(AgentUnavailable):
         await proxy.invoke("x", thread="t", id="i")
