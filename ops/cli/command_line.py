@@ -27,6 +27,7 @@ from ops.cli import (
     digest,
     dlq,
     doctor,
+    export,
     gateway,
     invocation,
     key,
@@ -37,6 +38,7 @@ from ops.cli import (
     replay,
     schema,
     send,
+    sql,
     topic,
     transaction,
     up,
@@ -78,7 +80,7 @@ def main(
     """Conversations between people and agents, as an ordered log: each turn answered by exactly one agent process."""
 
 
-for module in (up, demo, worker, gateway, projector, send, chat, replay, doctor, migrate, canary, chaos):
+for module in (up, demo, worker, gateway, projector, send, chat, replay, export, sql, doctor, migrate, canary, chaos):
     module.register(app)
 for noun in (
     channel,

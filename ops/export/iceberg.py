@@ -110,6 +110,11 @@ class IcebergTarget:
             raise Overtaken from error
         self._positions[table.name] = after
 
+    def data_files(self, name: str) -> list[str]:
+        """Addresses of the Parquet files that a table's rows lie in now."""
+        opened = self._catalog.load_table((self._namespace, name))
+        return [task.file.file_path for task in opened.scan().plan_files()]
+
     def finish(self) -> None:
         """See `Target`. Each table was committed by itself."""
 

@@ -1,0 +1,251 @@
+"""`turnlog export`: the journal as tables."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops.cli.common import (
+    ArchiveOption,
+    KafkaOption,
+    NamespaceOption,
+    OfflineOption,
+    Output,
+    OutputOption,
+    emit,
+    progress,
+    translated_failures,
+)
+from ops.cli.digest import history_settings
+from ops.cli.durations import seconds_of
+from ops.cli.errors import INTERRUPTED, USAGE, CommandFailed
+
+if TYPE_CHECKING:
+    from ops.export.run import Outcome
+    from ops.export.selection import Selection
+    from ops.export.target import States, Target
+    from ops.history import History
+    from streams.settings import Settings
+
+
+class Format(StrEnum):
+    """What an export is made of."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("export", rich_help_panel="Data")(export)
+
+
+def export(
+    format_: Annotated[Format, typer.Argument(metavar="FORMAT", help="parquet, delta, iceberg, jsonl or csv.")],
+    target: Annotated[
+        str,
+        typer.Argument(help="A folder, or an object store's address (s3://…); with --catalog an Iceberg namespace."),
+    ],
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table",
+            help="turns, frames, ownership, membership, runs or conversations; again for more [default: all].",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--from", help="Rows from then on: an ISO date or time, -15m, or an offset.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--to", help="Rows before then, written as --from.")] = None,
+    conversations: Annotated[
+        list[str] | None, typer.Option("--conversation", help="This conversation's rows; again for more.")
+    ] = None,
+    channels: Annotated[
+        list[str] | None, typer.Option("--channel", help="Rows of conversations on this channel; again for more.")
+    ] = None,
+    events: Annotated[
+        list[str] | None, typer.Option("--event", help="Rows of this journal event (RunEnded, …); again for more.")
+    ] = None,
+    catalog: Annotated[
+        str | None,
+        typer.Option("--catalog", help="iceberg: a catalog of your own, as pyiceberg's configuration names it."),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on as more is committed, without end.")] = False,
+    every: Annotated[str, typer.Option("--every", help="With --follow: time between two rounds (30s, 5m, 1h).")] = "1m",
+    accept_missing: Annotated[
+        bool, typer.Option("--accept-missing", help="Go on though records of the journal are gone for good.")
+    ] = False,
+    archive: ArchiveOption = None,
+    offline: OfflineOption = False,
+    kafka: KafkaOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Write the journal as tables, or bring tables that were written before up to date: each row exactly once.
+
+    A target keeps its positions in the same transaction as its rows. Whatever kills an export, run the same command
+    again: it goes on. A target keeps its selection too, so that only the first run needs it; another one is refused.
+    The columns are in docs/reference/data-contract.md, and `turnlog sql --tables` lists them.
+
+    Texts are exported as the journal has them: sealed where they are sealed.
+
+    Exit code 0: up to date. 2: it could not be done, because records are missing, or the target is of something else.
+
+    Examples:
+
+      turnlog export parquet ./tables
+
+      turnlog export delta s3://lake/turnlog --table turns --table runs --from 2026-11-01
+
+      turnlog export iceberg support --catalog prod --follow --every 5m
+
+      turnlog export jsonl ./case-4711 --conversation 6f9619ff-8b86-d011 --archive s3://backups/turnlog
+    """
+    if catalog is not None and format_ is not Format.ICEBERG:
+        raise CommandFailed("--catalog: only Iceberg has catalogs", USAGE)
+    every_s = seconds_of(every, "--every")
+    settings = history_settings(kafka, namespace, archive, offline)
+    with translated_failures(), export_failures():
+        from ops.export.selection import selection
+
+        wanted = selection(
+            tables=tables or (),
+            since=since,
+            until=until,
+            conversations=conversations or (),
+            channels=channels or (),
+            events=events or (),
+        )
+        work = _Work(format_, target, catalog, wanted, accept_missing)
+        try:
+            outcome = asyncio.run(work.run(settings, archive, offline, every_s if follow else None))
+        except KeyboardInterrupt:
+            raise CommandFailed(
+                f"interrupted: what was committed stays, each row once; go on with\n  {_again()}", INTERRUPTED
+            ) from None
+    if output is Output.TABLE:
+        counts = ", ".join(f"{count:,} {name}" for name, count in outcome.rows.items())
+        progress(f"{target} is up to date: {outcome.records:,} new records gave {counts}")
+    else:
+        emit(
+            {
+                "target": target,
+                "format": format_.value,
+                "records": outcome.records,
+                "rows": outcome.rows,
+                "commits": outcome.commits,
+                "positions": outcome.positions,
+                "missing": {number: [str(gone) for gone in ranges] for number, ranges in outcome.missing.items()},
+            }
+        )
+
+
+def _again() -> str:
+    """This very command line."""
+    return shlex.join(["turnlog", *sys.argv[1:]])
+
+
+@contextmanager
+def export_failures() -> Iterator[None]:
+    """What tables are refused for, as failures of a command; what is not installed too."""
+    try:
+        from ops.export.selection import BadSelection
+        from ops.export.target import ExportRefused
+    except ImportError as error:
+        raise CommandFailed(f"{error}: tables need `pip install 'turnlog[data]'`") from error
+    try:
+        yield
+    except BadSelection as error:
+        raise CommandFailed(str(error), USAGE) from error
+    except ExportRefused as error:
+        raise CommandFailed(str(error)) from error
+
+
+class _Work:
+    """One export, round by round."""
+
+    def __init__(
+        self, format_: Format, target: str, catalog: str | None, wanted: Selection, accept_missing: bool
+    ) -> None:
+        self._format = format_
+        self._address = target
+        self._catalog = catalog
+        self._wanted = wanted
+        self._accept_missing = accept_missing
+
+    async def run(
+        self, settings: Settings | None, archive: str | None, offline: bool, every_s: float | None
+    ) -> Outcome:
+        from ops.export.run import Outcome
+        from ops.history import open_history
+        from ops.history.following import follow
+
+        outcome = Outcome()
+        async with open_history(settings, archive, offline=offline) as history:
+
+            async def once() -> None:
+                nonlocal outcome
+                outcome = await self._once(history)
+
+            if every_s is None:
+                await once()
+            else:
+                await follow(once, every_s, progress)
+        return outcome
+
+    async def _once(self, history: History) -> Outcome:
+        from ops.export.run import Export
+
+        target, states = await asyncio.to_thread(self._target)
+        export_ = Export(
+            history,
+            target,
+            states,
+            self._selection(target),
+            progress,
+            accept_missing=self._accept_missing,
+        )
+        return await export_.run()
+
+    def _selection(self, target: Target) -> Selection:
+        """What was typed; or, when nothing was, what the target was begun with."""
+        from ops.export.selection import Selection, of_document
+
+        if self._wanted == Selection() and (found := target.contents()) is not None:
+            return of_document(found.selection)
+        return self._wanted
+
+    def _target(self) -> tuple[Target, States]:
+        from ops.export.files import WRITERS, FilesTarget, PlaceStates
+        from ops.export.run import fold_version
+        from ops.export.target import NoStates
+        from ops.history.place import place_at
+
+        if self._catalog is not None:
+            from ops.export.iceberg import in_catalog
+
+            return in_catalog(self._catalog, self._address), NoStates()
+        place = place_at(self._address)
+        states = PlaceStates(place, fold_version())
+        if self._format is Format.ICEBERG:
+            from ops.export.iceberg import in_folder
+
+            if "://" in self._address:
+                raise CommandFailed(f"{self._address}: Iceberg tables outside a folder need --catalog", USAGE)
+            return in_folder(Path(self._address).absolute()), states
+        if self._format is Format.DELTA:
+            from ops.export.delta import DeltaTarget
+
+            return DeltaTarget(self._address), states
+        return FilesTarget(place, self._format.value, WRITERS[self._format.value]), states
