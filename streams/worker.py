@@ -34,6 +34,7 @@ from streams.fence.lease import PostgresLeases
 from streams.fence.port import FenceUnavailable, Lease
 from streams.logs import configure_logs
 from streams.runtime.balancer import Balancer
+from streams.runtime.codec import Codec
 from streams.runtime.commit import DeadLetters
 from streams.runtime.health import HealthServer
 from streams.runtime.kafka import KafkaEnds, Stability, closed
@@ -119,7 +120,31 @@ class Worker(Service):
         self._checkpoints = PostgresCheckpoints(settings.postgres)
         codec, metrics = open_codec(settings.schema_registry, topics), WorkerMetrics()
         self._heart = Heart(settings, self.id, self._lost, beacon=self.beacon)
-        ports = Ports(
+        ports = self._ports(partitions, codec, metrics, limit_s)
+        drain_s = max(settings.drain_budget_ms / 1000 - STOP_MARGIN_S, 0.0)
+        written = [
+            TopicPartition(topic, number)
+            for topic in (topics.membership, topics.conversations)
+            for number in range(partitions)
+        ]
+        self._reach = Reach(KafkaEnds(settings.kafka, limit_s), written, limit_s=limit_s, beacon=self.beacon)
+        self.balancer = Balancer(ports, lambda: self._reach.cut_off_s, drain_s=drain_s, beacon=self.beacon)
+        self._identity = Identity(TopicIds(settings.kafka, topics, limit_s), deployment.topic_ids, beacon=self.beacon)
+        self._health = HealthServer(metrics.registry, healthy=self._healthy, ready=self._ready)
+        stability = Stability(self._ends, watched)
+        self._watch = Watch(
+            stability,
+            self._transactions,
+            metrics,
+            lambda: sorted(self.balancer.sequencers),
+            self._held_back,
+            beacon=self.beacon,
+        )
+
+    def _ports(self, partitions: int, codec: Codec, metrics: WorkerMetrics, limit_s: float) -> Ports:
+        """What its sequencers work with."""
+        settings, topics = self._settings, self._topics
+        return Ports(
             worker=self.id,
             partitions=partitions,
             membership_topic=topics.membership,
@@ -145,25 +170,6 @@ class Worker(Service):
             transactions=self._transactions[topics.conversations],
             keeper=self._heart.heartbeat,
             metrics=metrics,
-        )
-        drain_s = max(settings.drain_budget_ms / 1000 - STOP_MARGIN_S, 0.0)
-        written = [
-            TopicPartition(topic, number)
-            for topic in (topics.membership, topics.conversations)
-            for number in range(partitions)
-        ]
-        self._reach = Reach(KafkaEnds(settings.kafka, limit_s), written, limit_s=limit_s, beacon=self.beacon)
-        self.balancer = Balancer(ports, lambda: self._reach.cut_off_s, drain_s=drain_s, beacon=self.beacon)
-        self._identity = Identity(TopicIds(settings.kafka, topics, limit_s), deployment.topic_ids, beacon=self.beacon)
-        self._health = HealthServer(metrics.registry, healthy=self._healthy, ready=self._ready)
-        stability = Stability(self._ends, watched)
-        self._watch = Watch(
-            stability,
-            self._transactions,
-            metrics,
-            lambda: sorted(self.balancer.sequencers),
-            self._held_back,
-            beacon=self.beacon,
         )
 
     def on_init_dependencies(self) -> list[Service]:
