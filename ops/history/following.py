@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 
 from aiokafka.errors import KafkaError
 
+from ops.history.place import PlaceUnavailable
 from streams.runtime.kafka import KafkaUnavailable
 
-AWAY = (KafkaError, KafkaUnavailable, ConnectionError, TimeoutError)
+AWAY = (KafkaError, KafkaUnavailable, PlaceUnavailable, ConnectionError, TimeoutError)
 """What passes by itself: the next round tries again."""
 
 

@@ -24,6 +24,21 @@ PARTIAL: Final = ".partial"
 WAY_OUT: Final = "install it with `pip install 'turnlog[data]'`"
 
 
+class PlaceUnavailable(HistoryUnavailable):
+    """A place that cannot be read or written now: away, full, or closed to us."""
+
+
+@contextmanager
+def _at(address: str) -> Iterator[None]:
+    """What a store fails with becomes `PlaceUnavailable`; each kind that fsspec knows has errors of its own."""
+    try:
+        yield
+    except HistoryUnavailable:
+        raise
+    except Exception as error:
+        raise PlaceUnavailable(f"{address}: {type(error).__name__}: {error}") from error
+
+
 class Place(Protocol):
     """Objects by name; a name's parts are separated by `/`. All calls block."""
 
@@ -68,9 +83,10 @@ class Folder:
 
     def names(self, under: str) -> list[str]:
         """See `Place`."""
-        top = self._root / under
-        found = (path for path in top.rglob("*") if path.is_file() and not path.name.endswith(PARTIAL))
-        return sorted(path.relative_to(self._root).as_posix() for path in found)
+        with _at(self.address):
+            top = self._root / under
+            found = (path for path in top.rglob("*") if path.is_file() and not path.name.endswith(PARTIAL))
+            return sorted(path.relative_to(self._root).as_posix() for path in found)
 
     def read(self, names: Sequence[str]) -> Mapping[str, bytes]:
         """See `Place`."""
@@ -81,41 +97,48 @@ class Folder:
 
     def create(self, name: str, content: bytes) -> bool:
         """See `Place`. A hard link is what puts a whole file under a name only if nobody has it."""
-        target = self._root / name
-        partial = self._partial(target)
-        with partial.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(partial, target)
-        except FileExistsError:
-            return False
-        finally:
-            partial.unlink()
-        _sync_folders(target.parent, self._root)
-        return True
+        with _at(self.address):
+            target = self._root / name
+            partial = self._partial(target)
+            try:
+                with partial.open("xb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.link(partial, target)
+            except FileExistsError:
+                return False
+            finally:
+                partial.unlink(missing_ok=True)
+            _sync_folders(target.parent, self._root)
+            return True
 
     def put(self, name: str, file: Path) -> None:
         """See `Place`."""
-        target = self._root / name
-        partial = self._partial(target)
-        with file.open("rb") as source, partial.open("xb") as copy:
-            while block := source.read(1 << 20):
-                copy.write(block)
-            copy.flush()
-            os.fsync(copy.fileno())
-        partial.rename(target)
-        _sync_folders(target.parent, self._root)
+        with _at(self.address):
+            target = self._root / name
+            partial = self._partial(target)
+            try:
+                with file.open("rb") as source, partial.open("xb") as copy:
+                    while block := source.read(1 << 20):
+                        copy.write(block)
+                    copy.flush()
+                    os.fsync(copy.fileno())
+                partial.rename(target)
+            finally:
+                partial.unlink(missing_ok=True)
+            _sync_folders(target.parent, self._root)
 
     def remove(self, name: str) -> None:
         """See `Place`."""
-        (self._root / name).unlink(missing_ok=True)
+        with _at(self.address):
+            (self._root / name).unlink(missing_ok=True)
 
     def size(self, name: str) -> int | None:
         """See `Place`."""
-        path = self._root / name
-        return path.stat().st_size if path.is_file() else None
+        with _at(self.address):
+            path = self._root / name
+            return path.stat().st_size if path.is_file() else None
 
     def sizes(self, names: Sequence[str]) -> Mapping[str, int]:
         """See `Place`."""
@@ -166,21 +189,23 @@ class Remote:
 
     def names(self, under: str) -> list[str]:
         """See `Place`."""
-        self._fs.invalidate_cache()
-        start = self._fs._strip_protocol(self._base) + "/"
-        found = self._fs.find(f"{self._base}/{under}")
-        return sorted(str(path)[len(start) :] for path in found)
+        with _at(self.address):
+            self._fs.invalidate_cache()
+            start = self._fs._strip_protocol(self._base) + "/"
+            found = self._fs.find(f"{self._base}/{under}")
+            return sorted(str(path)[len(start) :] for path in found)
 
     def read(self, names: Sequence[str]) -> Mapping[str, bytes]:
         """See `Place`. All at once."""
-        if not names:
-            return {}
-        try:
-            found = self._fs.cat([self._path(name) for name in names])
-        except FileNotFoundError as error:
-            raise HistoryUnavailable(f"{error} is not there") from error
-        stripped = {self._fs._strip_protocol(path): content for path, content in found.items()}
-        return {name: stripped[self._fs._strip_protocol(self._path(name))] for name in names}
+        with _at(self.address):
+            if not names:
+                return {}
+            try:
+                found = self._fs.cat([self._path(name) for name in names])
+            except FileNotFoundError as error:
+                raise HistoryUnavailable(f"{error} is not there") from error
+            stripped = {self._fs._strip_protocol(path): content for path, content in found.items()}
+            return {name: stripped[self._fs._strip_protocol(self._path(name))] for name in names}
 
     def create(self, name: str, content: bytes) -> bool:
         """See `Place`."""
@@ -197,50 +222,56 @@ class Remote:
         return self._created(name, content)
 
     def _created(self, name: str, content: bytes) -> bool:
-        try:
-            self._fs.pipe_file(self._path(name), content, mode="create")
-        except FileExistsError:
-            return False
-        return True
+        with _at(self.address):
+            try:
+                self._fs.pipe_file(self._path(name), content, mode="create")
+            except FileExistsError:
+                return False
+            return True
 
     def put(self, name: str, file: Path) -> None:
         """See `Place`."""
-        self._fs.put_file(str(file), self._path(name))
+        with _at(self.address):
+            self._fs.put_file(str(file), self._path(name))
 
     def remove(self, name: str) -> None:
         """See `Place`."""
-        try:
-            self._fs.rm_file(self._path(name))
-        except FileNotFoundError:
-            return
+        with _at(self.address):
+            try:
+                self._fs.rm_file(self._path(name))
+            except FileNotFoundError:
+                return
 
     def size(self, name: str) -> int | None:
         """See `Place`."""
-        try:
-            return int(self._fs.info(self._path(name))["size"])
-        except FileNotFoundError:
-            return None
+        with _at(self.address):
+            try:
+                return int(self._fs.info(self._path(name))["size"])
+            except FileNotFoundError:
+                return None
 
     def sizes(self, names: Sequence[str]) -> Mapping[str, int]:
         """See `Place`. One listing of each folder that the names are in."""
-        self._fs.invalidate_cache()
-        start = len(self._fs._strip_protocol(self._base)) + 1
-        found = {
-            str(path)[start:]: int(about["size"])
-            for folder in {name.rsplit("/", 1)[0] for name in names}
-            for path, about in self._fs.find(self._path(folder), detail=True).items()
-        }
-        return {name: found[name] for name in names if name in found}
+        with _at(self.address):
+            self._fs.invalidate_cache()
+            start = len(self._fs._strip_protocol(self._base)) + 1
+            found = {
+                str(path)[start:]: int(about["size"])
+                for folder in {name.rsplit("/", 1)[0] for name in names}
+                for path, about in self._fs.find(self._path(folder), detail=True).items()
+            }
+            return {name: found[name] for name in names if name in found}
 
     @contextmanager
     def fetched(self, name: str) -> Iterator[Path]:
         """See `Place`."""
         with TemporaryDirectory(prefix="turnlog-") as folder:
             path = Path(folder, name.rsplit("/", 1)[-1])
-            try:
-                self._fs.get_file(self._path(name), str(path))
-            except FileNotFoundError as error:
-                raise HistoryUnavailable(f"{self.address}/{name} is not there") from error
+            with _at(self.address):
+                try:
+                    self._fs.get_file(self._path(name), str(path))
+                except FileNotFoundError as error:
+                    raise HistoryUnavailable(f"{self.address}/{name} is not there") from error
             yield path
 
     def _path(self, name: str) -> str:
