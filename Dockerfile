@@ -9,7 +9,7 @@ COPY streams streams
 COPY connectors connectors
 COPY ops ops
 COPY schemas schemas
-RUN pip install --no-cache-dir '.[server]'
+RUN pip install --no-cache-dir '.[server,tracing]'
 
 USER turnlog
 ENTRYPOINT ["turnlog"]

@@ -73,6 +73,7 @@ class Settings(BaseSettings):
     log_format: LogFormat = Field(LogFormat.JSON, description="log lines on stderr: json or console")
 
     lease_ttl_ms: Milliseconds = Field(15_000, description="a worker that renews nothing for so long loses its leases")
+    traces: str = Field("", pattern="^(https?://.+)?$", description="OTLP collector, a URL; empty: no traces are taken")
     lease_heartbeat_ms: Milliseconds = Field(5_000, description="time between two renewals of a worker's leases")
     tick_ms: Milliseconds = Field(1_000, description="time between two ticks of a partition's log clock")
     member_ttl_ms: Milliseconds = Field(5_000, description="members of a gateway silent for so long are expired")

@@ -53,6 +53,7 @@ from streams.runtime.registry import open_codec
 from streams.runtime.watch import Identity, Reach, TopicIds, Watch
 from streams.settings import Settings
 from streams.topics import Topics
+from streams.tracing import open_tracer
 
 log = structlog.get_logger(__name__)
 
@@ -119,6 +120,7 @@ class Worker(Service):
         self._leases = PostgresLeases(settings.postgres, self.id, ttl_ms=settings.lease_ttl_ms)
         self._checkpoints = PostgresCheckpoints(settings.postgres)
         codec, metrics = open_codec(settings.schema_registry, topics), WorkerMetrics()
+        self._tracer = open_tracer(settings, "turnlog-worker")
         self._heart = Heart(settings, self.id, self._lost, beacon=self.beacon)
         ports = self._ports(partitions, codec, metrics, limit_s)
         drain_s = max(settings.drain_budget_ms / 1000 - STOP_MARGIN_S, 0.0)
@@ -170,6 +172,7 @@ class Worker(Service):
             transactions=self._transactions[topics.conversations],
             keeper=self._heart.heartbeat,
             metrics=metrics,
+            tracer=self._tracer,
         )
 
     def on_init_dependencies(self) -> list[Service]:
@@ -193,6 +196,7 @@ class Worker(Service):
         await closed(
             self._leases, self._checkpoints, self._outbox, self._readers, self._ends, *self._transactions.values()
         )
+        self._tracer.close()
         log.info("worker stopped", worker=self.id)
 
     async def until_crashed(self) -> None:

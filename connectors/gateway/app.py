@@ -17,11 +17,13 @@ from connectors.gateway.live_topic import LiveTopic
 from connectors.gateway.read_model import PostgresReadModel
 from connectors.gateway.server import Front, listen, server, until_listening
 from connectors.gateway.tail import Scan, Tail
+from connectors.gateway.traces import Traces
 from streams.deployment import Awaited, joined
 from streams.logs import configure_logs
 from streams.runtime.registry import open_codec
 from streams.settings import Settings
 from streams.topics import Topics
+from streams.tracing import open_tracer
 
 log = structlog.get_logger(__name__)
 
@@ -69,6 +71,8 @@ class Process:
         self._topics = Topics(settings.namespace)
         self._codec = open_codec(settings.schema_registry, self._topics)
         self._awaited = Awaited()
+        self._tracer = open_tracer(settings, "turnlog-gateway")
+        self._traces = Traces(self._tracer) if self._tracer.on else None
         self._front = Front(self._awaited.page)
         self._web = server(self._front)
 
@@ -82,10 +86,11 @@ class Process:
                 await self._serve(joining.result().partitions, serving, _url(listener, host), on_ready)
         finally:
             await self._end([serving])
+            self._tracer.close()
         log.info("gateway stopped")
 
     async def _serve(self, partitions: int, serving: asyncio.Task[Any], url: str, on_ready: OnReady) -> None:
-        intake = KafkaIntake(self._settings, self._topics, self._codec, partitions)
+        intake = KafkaIntake(self._settings, self._topics, self._codec, partitions, self._traces)
         read_model = PostgresReadModel(self._settings.postgres)
         store = PostgresStore(self._settings)
         journal = self._topics.conversations
@@ -99,6 +104,9 @@ class Process:
             )
             live.heard, live.on_lost = gateway.live.heard, gateway.metrics.live_lost.inc
             tail.apply, tail.on_garbage = gateway.hub.apply, gateway.metrics.garbage.inc
+            if self._traces is not None:
+                tail.traces = self._traces
+                self._traces.mine, self._traces.concerned = gateway.membership.is_mine, gateway.hub.concerned
             await gateway.directory.start()
             self._front.open(gateway)
             parts = [

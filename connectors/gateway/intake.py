@@ -14,12 +14,14 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from connectors.gateway.ports import Headers, Unavailable, Written
+from connectors.gateway.traces import Traces
 from streams.core.commands import Command
 from streams.runtime.codec import INTAKE_OF, Codec
 from streams.runtime.partitioning import partition_of
 from streams.runtime.signals import Signal
 from streams.settings import Settings
 from streams.topics import Topics
+from streams.tracing import Span
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +105,11 @@ class _Lane:
 class KafkaIntake:
     """`Intake` on Kafka."""
 
-    def __init__(self, settings: Settings, topics: Topics, codec: Codec, partitions: int) -> None:
+    def __init__(
+        self, settings: Settings, topics: Topics, codec: Codec, partitions: int, traces: Traces | None = None
+    ) -> None:
+        """`traces`: where sends are told of; None: nowhere."""
+        self._traces = traces
         self._settings = settings
         self._topics = topics
         self._codec = codec
@@ -136,6 +142,9 @@ class KafkaIntake:
         kind = INTAKE_OF[type(command)]
         value = self._codec.encode_command(command)
         lane = self._turns if kind == "turns" else self._others
+        span: Span | None = None
+        if self._traces is not None and conversation_id is not None:
+            span, headers = self._traces.sending(command, conversation_id, headers)
         producer = await lane.current()
         self._in_flight += 1
         try:
@@ -152,6 +161,8 @@ class KafkaIntake:
 
         def done(future: asyncio.Future[Any]) -> None:
             self._in_flight -= 1
+            if span is not None:
+                span.end()
             error = _settle(written, future)
             if error is not None:
                 lane.throw_away(producer, error)

@@ -96,6 +96,10 @@ class Membership:
         return f"{self.incarnation}.{self._count}"
 
     # ------------------------------------------------------------------------------------------------- changes
+    def is_mine(self, member_id: str) -> bool:
+        """Whether it is connected here."""
+        return member_id in self._members
+
     async def join(self, member: Member) -> None:
         """Tell every partition; returns once the brokers have it. Raises `Unavailable`."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

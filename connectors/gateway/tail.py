@@ -16,9 +16,11 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from connectors.gateway.ports import Unavailable
+from connectors.gateway.traces import Traces, contexts_of
 from streams.core.events import Entry
 from streams.runtime.codec import Codec, Undecodable
 from streams.settings import Settings
+from streams.tracing import now_ns
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +66,8 @@ class Tail:
         self._partitions = [TopicPartition(topic, number) for number in range(partitions)]
         self.apply: Apply = lambda _partition, _entries: None
         self.on_garbage: Callable[[], None] = lambda: None
+        self.traces: Traces | None = None
+        """Where deliveries are told of; None: nowhere."""
         self._positions: dict[TopicPartition, int] = {}
         self._lsns: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] | None = None
@@ -129,9 +133,13 @@ class Tail:
     async def _poll(self, reader: AIOKafkaConsumer) -> None:
         batches: Mapping[TopicPartition, Sequence[Any]] = await reader.getmany(timeout_ms=POLL_MS)
         for partition, records in batches.items():
-            entries = [entry for record in records if (entry := self._entry(partition, record)) is not None]
+            found = [self._entry(partition, record) for record in records]
+            entries = [entry for entry in found if entry is not None]
             self._positions[partition] = records[-1].offset + 1
+            since_ns = 0 if self.traces is None else now_ns()
             self.apply(partition.partition, entries)
+            if self.traces is not None:
+                self.traces.delivered(entries, contexts_of(records, found), since_ns)
         if self._ends is not None:
             await self._look_caught_up(reader)
 

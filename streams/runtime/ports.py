@@ -14,6 +14,7 @@ from streams.runtime.hanging import Transactions
 from streams.runtime.kafka import IntakeSource, JournalProducer, JournalReader, Outbox
 from streams.runtime.memory import Room
 from streams.runtime.metrics import WorkerMetrics
+from streams.tracing import OFF, Tracer
 
 OPENED_AT_ONCE: Final = 8
 """Partitions of a worker that go through the claim order at the same time. All at once would share the CPU, and be
@@ -65,5 +66,6 @@ class Ports:
     transactions: Transactions
     keeper: LeaseKeeper
     metrics: WorkerMetrics
+    tracer: Tracer = OFF
     opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(OPENED_AT_ONCE))
     room: Room = field(default_factory=Room)

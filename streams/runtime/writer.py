@@ -41,6 +41,7 @@ from streams.runtime.liveness import Liveness
 from streams.runtime.memory import Memory, Snapshot, UnreadableRow
 from streams.runtime.ports import Ports
 from streams.runtime.signals import Tick
+from streams.runtime.spans import begin_spans
 
 log = structlog.get_logger(__name__)
 
@@ -296,9 +297,13 @@ class Writer:
         )
         entries += step(state, end, self._token.writer_epoch)
         pack = self._committer.new_pack()
+        tracer = self._ports.tracer
+        spans = begin_spans(tracer, self._partition, entries, batch.traces) if batch.traces and tracer.on else []
         pack_entries(pack, self._ports.codec, entries, batch.traces)
         began = time.perf_counter()
         self._journal_offset = await self._committer.commit(pack, batch.letters)
+        for span in spans:
+            span.end()
         self._ports.metrics.batch(entries, len(batch.commands), time.perf_counter() - began)
 
     async def require_ended(self) -> None:

@@ -43,12 +43,34 @@ def test_the_broker_is_set_as_the_embedded_one_where_both_set_something(compose:
 @pytest.mark.parametrize("name", ["setup", *PROCESSES])
 def test_the_settings_of_each_process_are_good(compose: dict[str, Any], name: str) -> None:
     environment = compose["services"][name]["environment"]
-    fields = {variable.removeprefix("TURNLOG_").lower(): value for variable, value in environment.items()}
+    fields = {variable.removeprefix("TURNLOG_").lower(): _resolved(value) for variable, value in environment.items()}
     assert fields.keys() <= Settings.model_fields.keys()
     settings = load_settings(**fields)
     assert settings.kafka in compose["services"]["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
     user, password = (compose["services"]["postgres"]["environment"][f"POSTGRES_{x}"] for x in ("USER", "PASSWORD"))
     assert f"//{user}:{password}@postgres:5432/" in settings.postgres
+
+
+def _resolved(value: str) -> str:
+    """What compose makes of it where the variable is not set."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value)
+
+
+def test_what_watches_is_started_only_where_it_is_wanted_and_its_files_are_there(compose: dict[str, Any]) -> None:
+    watching = {name: service for name, service in compose["services"].items() if "profiles" in service}
+    assert watching.keys() == {"prometheus", "grafana", "otel-collector", "jaeger"}
+    assert all(service["profiles"] == ["watch"] for service in watching.values())
+    mounted = [volume.split(":")[0] for service in watching.values() for volume in service.get("volumes", [])]
+    files = [path for path in mounted if path.startswith("./")]
+    assert len(files) == 6
+    assert all((ROOT / path).exists() for path in files)
+
+
+def test_prometheus_scrapes_each_process_where_it_serves(compose: dict[str, Any]) -> None:
+    jobs = yaml.safe_load((ROOT / "ops/dashboards/prometheus.yaml").read_text())["scrape_configs"]
+    found = {job["dns_sd_configs"][0]["names"][0]: job["dns_sd_configs"][0]["port"] for job in jobs}
+    metrics_port = int(compose["services"]["worker"]["environment"]["TURNLOG_METRICS_PORT"])
+    assert found == {"worker": metrics_port, "projector": metrics_port, "gateway": 8080}
 
 
 @pytest.mark.parametrize("name", PROCESSES)
