@@ -67,13 +67,16 @@ class Settings(BaseSettings):
     schema_registry: str | None = Field(
         None, repr=False, pattern="^https?://", description="Confluent schema registry, a URL"
     )
-    master_key: SecretStr | None = Field(None, description="wraps signing and webhook keys kept in PostgreSQL")
+    master_key: SecretStr | None = Field(None, description="wraps the keys kept in PostgreSQL and in Kafka")
+    seal: bool = Field(
+        default=False, description="seal what is said by a key of its conversation; needs TURNLOG_MASTER_KEY"
+    )
     host: str = Field("127.0.0.1", min_length=1, description="address that servers listen on")
     metrics_port: Port = Field(0, description="port of a worker's /metrics; 0 takes a free one")
+    traces: str = Field("", pattern="^(https?://.+)?$", description="OTLP collector, a URL; empty: no traces are taken")
     log_format: LogFormat = Field(LogFormat.JSON, description="log lines on stderr: json or console")
 
     lease_ttl_ms: Milliseconds = Field(15_000, description="a worker that renews nothing for so long loses its leases")
-    traces: str = Field("", pattern="^(https?://.+)?$", description="OTLP collector, a URL; empty: no traces are taken")
     lease_heartbeat_ms: Milliseconds = Field(5_000, description="time between two renewals of a worker's leases")
     tick_ms: Milliseconds = Field(1_000, description="time between two ticks of a partition's log clock")
     member_ttl_ms: Milliseconds = Field(5_000, description="members of a gateway silent for so long are expired")
@@ -100,6 +103,8 @@ class Settings(BaseSettings):
             raise ValueError("TURNLOG_MEMBER_TTL_MS must be at least twice TURNLOG_GATEWAY_HEARTBEAT_MS")
         if self.transaction_timeout_ms < self.request_timeout_ms:
             raise ValueError("TURNLOG_TRANSACTION_TIMEOUT_MS must not be below TURNLOG_REQUEST_TIMEOUT_MS")
+        if self.seal and self.master_key is None:
+            raise ValueError("TURNLOG_SEAL needs TURNLOG_MASTER_KEY: the keys that seal are themselves sealed by it")
         return self
 
     def redacted(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import msgspec
 from connectors.gateway.protocol.render import NOT_MESSAGES, Fields, iso, numbered, object_of
 from streams.core.events import (
     ConversationClosed,
+    ConversationErased,
     ConversationHandedBack,
     ConversationHandedOver,
     ConversationReopened,
@@ -123,7 +124,13 @@ def _parts(event: Event) -> _Parts:
         case PersonFrameCommitted():
             name = event.frame.type
             return _Parts(id=event.frame.id, type="event", frame_type=name, sender=event.sender, text=name)
-        case ConversationClosed() | ConversationReopened() | ConversationHandedOver() | ConversationHandedBack():
+        case (
+            ConversationClosed()
+            | ConversationReopened()
+            | ConversationHandedOver()
+            | ConversationHandedBack()
+            | ConversationErased()
+        ):
             return _Parts(
                 id=event.id, type="conversationUpdate", frame_type="conversationUpdate", sender="system", text=None
             )

@@ -18,9 +18,11 @@ from connectors.gateway.read_model import PostgresReadModel
 from connectors.gateway.server import Front, listen, server, until_listening
 from connectors.gateway.tail import Scan, Tail
 from connectors.gateway.traces import Traces
+from connectors.gateway.words import OpenedWords, SealingIntake
 from streams.deployment import Awaited, joined
 from streams.logs import configure_logs
 from streams.runtime.registry import open_codec
+from streams.sealing.wiring import ProcessKeys
 from streams.settings import Settings
 from streams.topics import Topics
 from streams.tracing import open_tracer
@@ -90,14 +92,17 @@ class Process:
         log.info("gateway stopped")
 
     async def _serve(self, partitions: int, serving: asyncio.Task[Any], url: str, on_ready: OnReady) -> None:
-        intake = KafkaIntake(self._settings, self._topics, self._codec, partitions, self._traces)
-        read_model = PostgresReadModel(self._settings.postgres)
+        kafka = KafkaIntake(self._settings, self._topics, self._codec, partitions, self._traces)
+        keys = ProcessKeys(self._settings)
+        intake = SealingIntake(kafka, keys.ring) if self._settings.seal else kafka
+        words = OpenedWords(keys.ring)
+        read_model = PostgresReadModel(self._settings.postgres, words)
         store = PostgresStore(self._settings)
         journal = self._topics.conversations
-        scan = Scan(self._settings, journal, self._codec)
+        scan = Scan(self._settings, journal, self._codec, words)
         try:
-            await intake.start()
-            tail = Tail(self._settings, journal, self._codec, partitions)
+            await kafka.start()
+            tail = Tail(self._settings, journal, self._codec, words, partitions)
             live = LiveTopic(self._settings, self._topics.live, self._codec, partitions)
             gateway = Gateway(
                 self._settings, intake=intake, read_model=read_model, scan=scan, horizon=tail, store=store, live=live
@@ -126,9 +131,10 @@ class Process:
             finally:
                 await self._end(parts)
         finally:
-            await intake.close()
+            await kafka.close()
             await read_model.close()
             await store.close()
+            await keys.close()
 
     async def _end(self, parts: Sequence[asyncio.Task[Any]]) -> None:
         self._web.should_exit = True

@@ -17,6 +17,7 @@ from connectors.gateway.recent import Recent
 from streams.core.events import (
     BatchCommitted,
     ConversationClosed,
+    ConversationErased,
     ConversationHandedBack,
     ConversationHandedOver,
     ConversationMoved,
@@ -51,8 +52,9 @@ _ANSWERS: Final = (
     ConversationReopened,
     ConversationHandedOver,
     ConversationHandedBack,
-    TurnEdited,
     ConversationMoved,
+    ConversationErased,
+    TurnEdited,
     TurnRegenerated,
 )
 """Events that do nothing but answer a request."""

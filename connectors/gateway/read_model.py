@@ -20,6 +20,7 @@ from connectors.gateway.ports import (
     Unavailable,
 )
 from connectors.gateway.protocol.errors import ProtocolError
+from connectors.gateway.words import Words, opened
 from streams.fence.lease import LeaseTable
 from streams.fence.port import FenceUnavailable
 from streams.projector.read import Activity, ConversationRow, InvalidCursor, ReadModel
@@ -33,7 +34,8 @@ T = TypeVar("T")
 class PostgresReadModel:
     """`ReadModel` of the gateway's ports, on Postgres."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, words: Words) -> None:
+        self._words = words
         self._read = ReadModel(dsn, limit_s=READ_LIMIT_S)
         self._lease_table = LeaseTable(dsn)
 
@@ -50,11 +52,11 @@ class PostgresReadModel:
     async def conversation(self, conversation_id: str) -> ConversationInfo | None:
         """See `ReadModel`."""
         row = await _answer(self._read.conversation(conversation_id))
-        return None if row is None else _info(row)
+        return None if row is None else await self._info(row)
 
     async def transcript(self, conversation_id: str, after: int, limit: int) -> Sequence[Stored]:
         """See `ReadModel`."""
-        return _stored(await _answer(self._read.activities(conversation_id, after, limit)))
+        return await opened(self._words, _stored(await _answer(self._read.activities(conversation_id, after, limit))))
 
     async def superseded(self, conversation_id: str, upto: int) -> Sequence[int]:
         """See `ReadModel`."""
@@ -62,7 +64,7 @@ class PostgresReadModel:
 
     async def interrupts(self, conversation_id: str) -> Sequence[Stored]:
         """See `ReadModel`."""
-        return _stored(await _answer(self._read.interrupts(conversation_id)))
+        return await opened(self._words, _stored(await _answer(self._read.interrupts(conversation_id))))
 
     async def open_runs(self, conversation_id: str) -> Sequence[OpenRun]:
         """See `ReadModel`."""
@@ -76,7 +78,9 @@ class PostgresReadModel:
     async def checkpoint(self, run_id: str) -> StoredCheckpoint | None:
         """See `ReadModel`."""
         found = await _answer(self._read.checkpoint(run_id))
-        return None if found is None else StoredCheckpoint(found.lsn, found.data)
+        if found is None:
+            return None
+        return StoredCheckpoint(found.lsn, await self._words.text("data", found.data) or "")
 
     async def call(self, conversation_id: str, invocation: str) -> StoredCall | None:
         """See `ReadModel`."""
@@ -104,7 +108,7 @@ class PostgresReadModel:
             rows, cursor = await _answer(page)
         except InvalidCursor as error:
             raise ProtocolError("bad_request", str(error)) from None
-        return [_info(row) for row in rows], cursor
+        return [await self._info(row) for row in rows], cursor
 
     async def members(self) -> Sequence[MemberInfo]:
         """See `ReadModel`."""
@@ -119,6 +123,9 @@ class PostgresReadModel:
         rows = await _answer(self._lease_table.rows())
         return [LeaseInfo(row.partition, row.worker, row.writer_epoch, row.live, row.expires_in_ms) for row in rows]
 
+    async def _info(self, row: ConversationRow) -> ConversationInfo:
+        return _info(row, await self._words.text("metadata", row.metadata))
+
 
 async def _answer(question: Awaitable[T]) -> T:
     try:
@@ -127,17 +134,17 @@ async def _answer(question: Awaitable[T]) -> T:
         raise Unavailable(str(error)) from error
 
 
-def _info(row: ConversationRow) -> ConversationInfo:
+def _info(row: ConversationRow, metadata: str | None) -> ConversationInfo:
     return ConversationInfo(
         id=row.id,
         channel=row.channel,
         participant=row.participant,
         external_id=row.external_id,
-        status=row.status,
+        status="closed" if row.status == "erased" else row.status,  # for people and their clients it is closed
         head_seq=row.head_seq,
         opened_at=row.opened_at,
         updated_at=row.updated_at,
-        metadata=row.metadata,
+        metadata=metadata,
     )
 
 

@@ -15,6 +15,7 @@ import msgspec
 from connectors.gateway.ports import ConversationInfo
 from streams.core.events import (
     ConversationClosed,
+    ConversationErased,
     ConversationOpened,
     ConversationReopened,
     Entry,
@@ -27,6 +28,7 @@ from streams.core.events import (
     TurnEdited,
     TurnRegenerated,
 )
+from streams.sealing.records import blanked
 
 # About 48 MB of entries at most, shared by the partitions.
 ENTRIES_MAX = 40_000
@@ -98,8 +100,10 @@ class Recent:
             known = self._keep(window, conversation_id, entry)
             known.entries.append(entry)
             known.since_opened = updated(known.since_opened, entry)
-            if isinstance(event, ConversationClosed | ConversationReopened):
+            if isinstance(event, ConversationClosed | ConversationReopened | ConversationErased):
                 known.status = entry
+            if isinstance(event, ConversationErased):
+                _forget_words(window, known, conversation_id)
         else:
             self._unnumbered(window, conversation_id, entry)
         while len(window.kept) > self._entries_max or window.size > self._bytes_max:
@@ -204,6 +208,18 @@ class Recent:
             known.entries.popleft()
 
 
+def _forget_words(window: _Partition, known: _Conversation, conversation_id: str) -> None:
+    """What was said in it is in no memory of this process any more."""
+    blank: dict[int, Entry] = {}
+    for kept in window.kept:
+        if kept.conversation_id == conversation_id and kept.entry is not None:
+            blank[kept.lsn] = kept.entry = blanked(kept.entry)
+    known.entries = deque(blank.get(entry.lsn, entry) for entry in known.entries)
+    known.edits.clear()
+    if known.since_opened is not None:
+        known.since_opened = msgspec.structs.replace(known.since_opened, metadata=None)
+
+
 def as_edited(entry: Entry, edits: Mapping[int, TurnEdited]) -> Entry:
     """The entry; of a turn that was edited since, with what it says now."""
     event, edit = entry.event, edits.get(entry.event.seq)
@@ -240,7 +256,7 @@ def updated(info: ConversationInfo | None, entry: Entry) -> ConversationInfo | N
     if info is None or event.seq <= info.head_seq:
         return info
     status = info.status
-    if isinstance(event, ConversationClosed):
+    if isinstance(event, ConversationClosed | ConversationErased):
         status = "closed"
     elif isinstance(event, ConversationReopened):
         status = "open"

@@ -17,6 +17,7 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from connectors.gateway.ports import Unavailable
 from connectors.gateway.traces import Traces, contexts_of
+from connectors.gateway.words import Words, insisted
 from streams.core.events import Entry
 from streams.runtime.codec import Codec, Undecodable
 from streams.settings import Settings
@@ -60,7 +61,8 @@ def consumer(settings: Settings) -> AIOKafkaConsumer:
 class Tail:
     """Follows all partitions. `apply` gets each partition's entries in order, each once."""
 
-    def __init__(self, settings: Settings, topic: str, codec: Codec, partitions: int) -> None:
+    def __init__(self, settings: Settings, topic: str, codec: Codec, words: Words, partitions: int) -> None:
+        self._words = words
         self._settings = settings
         self._codec = codec
         self._partitions = [TopicPartition(topic, number) for number in range(partitions)]
@@ -135,9 +137,10 @@ class Tail:
         for partition, records in batches.items():
             found = [self._entry(partition, record) for record in records]
             entries = [entry for entry in found if entry is not None]
+            opened = await insisted(self._words, entries)
             self._positions[partition] = records[-1].offset + 1
             since_ns = 0 if self.traces is None else now_ns()
-            self.apply(partition.partition, entries)
+            self.apply(partition.partition, opened)
             if self.traces is not None:
                 self.traces.delivered(entries, contexts_of(records, found), since_ns)
         if self._ends is not None:
@@ -190,7 +193,8 @@ def _origin(record: Any) -> str:
 class Scan:
     """`JournalScan` on Kafka: a reader of its own for each call. Meant for the rare case that nothing else has it."""
 
-    def __init__(self, settings: Settings, topic: str, codec: Codec) -> None:
+    def __init__(self, settings: Settings, topic: str, codec: Codec, words: Words) -> None:
+        self._words = words
         self._settings = settings
         self._topic = topic
         self._codec = codec
@@ -208,11 +212,7 @@ class Scan:
             reader.seek(target, max(begin, from_offset))
             while await reader.position(target) < end:
                 batches = await reader.getmany(target, timeout_ms=int(SCAN_IDLE_S * 1000))
-                for record in batches.get(target, ()):
-                    try:
-                        entry = self._codec.decode_entry(record.value)
-                    except Undecodable:
-                        continue  # told by the tail already
+                for entry in await self._words.entries(self._decoded(batches.get(target, ()))):
                     if entry.lsn >= below_lsn:
                         return
                     yield entry
@@ -220,3 +220,12 @@ class Scan:
             raise Unavailable(f"the journal cannot be read: {type(error).__name__}") from error
         finally:
             await reader.stop()
+
+    def _decoded(self, records: Sequence[Any]) -> list[Entry]:
+        entries = []
+        for record in records:
+            try:
+                entries.append(self._codec.decode_entry(record.value))
+            except Undecodable:
+                continue  # told by the tail already
+        return entries

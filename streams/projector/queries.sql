@@ -113,6 +113,26 @@ UPDATE members SET left_at = news.timestamp, reason = news.reason
 FROM json_to_recordset(%(rows)s::json) AS news (member text, timestamp bigint, reason text)
 WHERE members.partition = %(partition)s AND members.member = news.member;
 
+-- erase_conversations: What erased conversations were opened with.
+UPDATE conversations SET metadata = NULL
+FROM json_to_recordset(%(rows)s::json) AS erased (id text) WHERE conversations.id = erased.id;
+
+-- erase_lines: What was said in them; who spoke, when, and in which order, stays.
+UPDATE transcript SET
+    text = CASE WHEN text IS NOT NULL THEN '[erased]' END, key_id = NULL,
+    data = CASE WHEN data IS NOT NULL THEN '{"text":"[erased]"}' END, metadata = NULL, meta = NULL, extra = NULL
+FROM json_to_recordset(%(rows)s::json) AS erased (id text)
+WHERE transcript.conversation_id = erased.id AND transcript.kind <> 'update';
+
+-- erase_checkpoints: What agents kept of it.
+DELETE FROM run_checkpoints USING runs, json_to_recordset(%(rows)s::json) AS erased (id text)
+WHERE runs.conversation_id = erased.id AND run_checkpoints.run_id = runs.run_id;
+
+-- destroy_keys: What was said cannot be read any more, wherever it is stored. The topic of keys is told next.
+UPDATE data_keys SET wrapped = NULL, current = false, copied = false, erased_at = clock_timestamp()
+FROM json_to_recordset(%(rows)s::json) AS erased (id text)
+WHERE data_keys.conversation_id = erased.id AND data_keys.wrapped IS NOT NULL;
+
 -- forget_members: Members that had left a week before the latest of these did; the journal still knows them.
 DELETE FROM members USING (
     SELECT max(timestamp) AS latest FROM json_to_recordset(%(rows)s::json) AS news (timestamp bigint)

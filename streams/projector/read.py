@@ -16,6 +16,7 @@ from psycopg import AsyncConnection
 
 from streams.core.events import (
     ConversationClosed,
+    ConversationErased,
     ConversationHandedBack,
     ConversationHandedOver,
     ConversationReopened,
@@ -52,7 +53,7 @@ class ConversationRow(msgspec.Struct, frozen=True):
     participant: str | None
     external_id: str | None
     status: str
-    """`open` or `closed`."""
+    """`open`, `closed` or `erased`."""
     head_seq: int
     opened_at: int
     updated_at: int
@@ -336,6 +337,8 @@ def _update(conversation_id: str, line: _Line) -> Event:
     match data.get("status"):
         case "closed":
             return ConversationClosed(**place, reason=data.get("reason", ""))
+        case "erased":
+            return ConversationErased(**place, reason=data.get("reason", ""))
         case "handed_over":
             return ConversationHandedOver(**place, to=data.get("to", ""), reason=data.get("reason", ""))
         case "handed_back":

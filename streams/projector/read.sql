@@ -13,7 +13,7 @@ FROM conversations WHERE id = %(conversation)s;
 -- conversations: A page, the newest first; a filter that is null takes all.
 SELECT id, partition, channel, participant, external_id, status, head_seq, opened_at, updated_at, last_lsn, metadata
 FROM conversations
-WHERE (%(status)s::text IS NULL OR status = %(status)s)
+WHERE (%(status)s::text IS NULL OR status = %(status)s OR (%(status)s = 'closed' AND status = 'erased'))
   AND (%(channel)s::text IS NULL OR channel = %(channel)s)
   AND (%(external_id)s::text IS NULL OR external_id = %(external_id)s)
   AND (%(before_at)s::bigint IS NULL OR (updated_at, id) < (%(before_at)s, %(before_id)s))

@@ -13,6 +13,7 @@ import msgspec
 
 from streams.core.events import (
     ConversationClosed,
+    ConversationErased,
     ConversationHandedBack,
     ConversationHandedOver,
     ConversationOpened,
@@ -42,6 +43,7 @@ from streams.projector.tables import (
     DrainingMember,
     Edited,
     EndedRun,
+    ErasedConversation,
     JoinedMember,
     LeftMember,
     Line,
@@ -73,6 +75,7 @@ class Rows:
         self.joined_members: list[JoinedMember] = []
         self.draining_members: list[DrainingMember] = []
         self.left_members: list[LeftMember] = []
+        self.erased: list[ErasedConversation] = []
         for entry in entries:
             self.add(entry)
 
@@ -224,6 +227,12 @@ def _closed(rows: Rows, entry: Entry, event: ConversationClosed) -> None:
     _update(rows, entry, event, {"status": "closed", "by": event.by, "reason": event.reason})
 
 
+def _erased(rows: Rows, entry: Entry, event: ConversationErased) -> None:
+    rows.touch(entry, "erased")
+    _update(rows, entry, event, {"status": "erased", "by": event.by, "reason": event.reason})
+    rows.erased.append(ErasedConversation(_text(event.conversation_id)))
+
+
 def _reopened(rows: Rows, entry: Entry, event: ConversationReopened) -> None:
     rows.touch(entry, "open")
     _update(rows, entry, event, {"status": "open", "by": event.by})
@@ -242,7 +251,11 @@ def _handed_back(rows: Rows, entry: Entry, event: ConversationHandedBack) -> Non
 def _update(
     rows: Rows,
     entry: Entry,
-    event: ConversationClosed | ConversationReopened | ConversationHandedOver | ConversationHandedBack,
+    event: ConversationClosed
+    | ConversationErased
+    | ConversationReopened
+    | ConversationHandedOver
+    | ConversationHandedBack,
     data: dict[str, str],
 ) -> None:
     rows.lines.append(
@@ -376,6 +389,7 @@ _ADD: dict[type, Callable[[Rows, Entry, Any], None]] = {
     TurnCommitted: _turn,
     FrameCommitted: _frame,
     ConversationClosed: _closed,
+    ConversationErased: _erased,
     ConversationReopened: _reopened,
     ConversationHandedOver: _handed_over,
     ConversationHandedBack: _handed_back,

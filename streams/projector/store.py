@@ -103,5 +103,10 @@ def _statements(rows: Rows) -> Iterator[tuple[str, Sequence[Row]]]:
         ("drain_members", rows.draining_members),
         ("end_members", rows.left_members),
         ("forget_members", rows.left_members),
+        # Last: of what else is in this batch, the words go too.
+        ("erase_conversations", rows.erased),
+        ("erase_lines", rows.erased),
+        ("erase_checkpoints", rows.erased),
+        ("destroy_keys", rows.erased),
     )
     return ((name, records) for name, records in statements if records)

@@ -80,6 +80,12 @@ class Edited(Row, frozen=True, gc=False):
     data: str | None
 
 
+class ErasedConversation(Row, frozen=True, gc=False):
+    """A conversation whose words, and the keys of them, are deleted wherever the read model has them."""
+
+    id: str
+
+
 class OpenedRun(Row, frozen=True, gc=False):
     """A row of `runs` to insert."""
 

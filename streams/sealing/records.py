@@ -138,6 +138,27 @@ def opened(entry: Entry, key_of: KeyOf) -> Entry:
     return entry if event is entry.event else replace(entry, event=event)
 
 
+def blanked(entry: Entry) -> Entry:
+    """The entry as it is shown once its conversation is erased, however it was stored."""
+    event = entry.event
+    match event:
+        case TurnCommitted(turn=turn):
+            return replace(entry, event=replace(event, turn=_blanked(turn, TURN_WORDS)))
+        case FrameCommitted(frame=frame) | PersonFrameCommitted(frame=frame):
+            return replace(entry, event=replace(event, frame=_blanked(frame, FRAME_WORDS)))
+        case TurnEdited():
+            return replace(entry, event=_blanked(event, ("text", "data")))
+        case ConversationOpened():
+            return replace(entry, event=replace(event, metadata=None))
+        case _:
+            return entry
+
+
+def _blanked(record: T, words: Iterable[str]) -> T:
+    found = (name for name in words if getattr(record, name) is not None)
+    return replace(record, **{name: _placeholder(name, Missing.ERASED) for name in found})
+
+
 def _opened_event(event: Event, key_of: KeyOf) -> Event:
     match event:
         case TurnCommitted(turn=Turn(key_id=str()) as turn):

@@ -53,6 +53,21 @@ class CopiesUnavailable(Exception):
     """The topic of keys cannot be read or written now."""
 
 
+class NoKeys:
+    """Where there is no master key: nothing can be sealed, and what is sealed stays so."""
+
+    async def current(self, conversation_id: str, copies: KeyCopies) -> DataKey:  # noqa: ARG002
+        """None to be had. Raises `MasterKeyError`."""
+        raise MasterKeyError(f"conversation {conversation_id} cannot be sealed: set TURNLOG_MASTER_KEY")
+
+    async def find(self, key_ids: Collection[str]) -> Mapping[str, DataKey | Missing]:
+        """Each is missing."""
+        return dict.fromkeys(key_ids, Missing.SEALED)
+
+    async def restore(self, copies: KeyCopies) -> None:
+        """Nothing to restore."""
+
+
 class Wrapping:
     """Seals data keys by the master key: a copy of the database or of the topic opens nothing."""
 
@@ -137,6 +152,24 @@ class DataKeyStore:
 
         await copies.all(put_back)
 
+    async def of(self, conversation_id: str) -> Sequence[tuple[str, bool]]:
+        """Each key's id, and whether it was destroyed."""
+        return [(key_id, erased) for key_id, erased in await self._run("keys_of", conversation=conversation_id)]
+
+    async def _run(self, query: str, **parameters: Any) -> Sequence[tuple[Any, ...]]:
+        return await _run(self._sessions, query, **parameters)
+
+
+class Shredder:
+    """Writes the tombstones of destroyed keys into the topic of keys. Needs no master key."""
+
+    def __init__(self, dsn: str) -> None:
+        self._sessions = SessionPool(dsn, "shredder", size=1, limit_s=CALL_LIMIT_S)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._sessions.close()
+
     async def shred(self, copies: KeyCopies) -> int:
         """Write the tombstones of destroyed keys that have none yet; returns how many. Raises `CopiesUnavailable`."""
         written = 0
@@ -147,13 +180,13 @@ class DataKeyStore:
             written += len(ids)
         return written
 
-    async def of(self, conversation_id: str) -> Sequence[tuple[str, bool]]:
-        """Each key's id, and whether it was destroyed."""
-        return [(key_id, erased) for key_id, erased in await self._run("keys_of", conversation=conversation_id)]
-
     async def _run(self, query: str, **parameters: Any) -> Sequence[tuple[Any, ...]]:
-        async def ask(connection: AsyncConnection[Any]) -> Sequence[tuple[Any, ...]]:
-            cursor = await connection.execute(QUERIES[query], parameters)
-            return await cursor.fetchall() if cursor.description is not None else []
+        return await _run(self._sessions, query, **parameters)
 
-        return await self._sessions.run(ask)
+
+async def _run(sessions: SessionPool, query: str, **parameters: Any) -> Sequence[tuple[Any, ...]]:
+    async def ask(connection: AsyncConnection[Any]) -> Sequence[tuple[Any, ...]]:
+        cursor = await connection.execute(QUERIES[query], parameters)
+        return await cursor.fetchall() if cursor.description is not None else []
+
+    return await sessions.run(ask)

@@ -39,6 +39,7 @@ from tests.support.program import program
 from tests.support.scripted_gateway import scripted_gateway
 from tests.support.sequencing import LIMITS, World, settle
 from tests.support.waiting import until
+from tests.support.words import PlainWords
 
 LIMIT_S = 10.0
 
@@ -240,7 +241,7 @@ async def test_a_gateway_whose_journal_was_trimmed_under_it_ends_loudly_and_neve
             for lsn in range(1, 11):
                 entry = Entry(lsn, 1, 1, 1, BatchCommitted(turns=lsn, frames=0, membership=0))
                 await producer.send_and_wait(place.topics.conversations, CODEC.encode_entry(entry), partition=0)
-        tail = Tail(settings, place.topics.conversations, CODEC, 1)
+        tail = Tail(settings, place.topics.conversations, CODEC, PlainWords(), 1)
         shown = list[int]()
         tail.apply = lambda _, entries: shown.extend(entry.lsn for entry in entries)
         # As if it had been away since it read the first three.

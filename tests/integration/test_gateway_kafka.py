@@ -28,6 +28,7 @@ from streams.runtime.signals import Heartbeat
 from streams.settings import Settings, load_settings
 from streams.topics import Topics, ensure
 from tests.support.story import long_story
+from tests.support.words import PlainWords
 
 PARTITIONS = 2
 CODEC = Codec()
@@ -123,7 +124,7 @@ class Followed:
 
 @asynccontextmanager
 async def following(settings: Settings, topics: Topics) -> AsyncIterator[Followed]:
-    followed = Followed(Tail(settings, topics.conversations, CODEC, PARTITIONS))
+    followed = Followed(Tail(settings, topics.conversations, CODEC, PlainWords(), PARTITIONS))
     task = asyncio.create_task(followed.tail.run())
     try:
         async with asyncio.timeout(20):
@@ -222,7 +223,9 @@ async def test_a_record_that_is_no_entry_stops_nobody(settings: Settings, topics
                 await stray.send_and_wait(topics.conversations, garbage, key=b"stray", partition=0)
         await journal.write(batch(2))
         await followed.until(lambda: followed.lsns[0] == [1, 2])
-        assert [entry.lsn async for entry in Scan(settings, topics.conversations, CODEC).read(0, 0, 9)] == [1, 2]
+        assert [
+            entry.lsn async for entry in Scan(settings, topics.conversations, CODEC, PlainWords()).read(0, 0, 9)
+        ] == [1, 2]
 
 
 @asynccontextmanager
@@ -239,7 +242,7 @@ async def test_a_gap_in_the_journal_ends_the_tail_loudly(settings: Settings, top
     async with Journal(settings, topics) as journal:
         await journal.write(batch(1), batch(3))
     with pytest.raises(BrokenJournal, match="lsn 3 follows lsn 1"):
-        await Tail(settings, topics.conversations, CODEC, PARTITIONS).run()
+        await Tail(settings, topics.conversations, CODEC, PlainWords(), PARTITIONS).run()
 
 
 async def test_a_scan_reads_committed_entries_up_to_where_memory_begins(settings: Settings, topics: Topics) -> None:
@@ -248,7 +251,7 @@ async def test_a_scan_reads_committed_entries_up_to_where_memory_begins(settings
         await journal.write(opened, batch(2))
         await journal.write(batch(3), commit=False)
         await journal.write(batch(3), batch(4), batch(5))
-    scan = Scan(settings, topics.conversations, CODEC)
+    scan = Scan(settings, topics.conversations, CODEC, PlainWords())
     assert [entry.lsn async for entry in scan.read(0, 0, 5)] == [1, 2, 3, 4]
     assert [entry.lsn async for entry in scan.read(0, 1, 99)] == [2, 3, 4, 5]
     assert [entry.lsn async for entry in scan.read(1, 0, 99)] == []
@@ -257,7 +260,7 @@ async def test_a_scan_reads_committed_entries_up_to_where_memory_begins(settings
 async def test_a_scan_of_a_kafka_that_is_away_is_unavailable() -> None:
     away = load_settings(kafka="127.0.0.1:1", postgres="postgresql://nowhere/none", request_timeout_ms=300)
     with pytest.raises(Unavailable):
-        [entry async for entry in Scan(away, "journal", CODEC).read(0, 0, 1)]
+        [entry async for entry in Scan(away, "journal", CODEC, PlainWords()).read(0, 0, 1)]
 
 
 async def test_what_is_stored_is_shown_as_it_was_live(fresh_database: str) -> None:
@@ -268,7 +271,7 @@ async def test_what_is_stored_is_shown_as_it_was_live(fresh_database: str) -> No
     await projection.positions([0])
     await projection.write(0, Stored(0, 0), Rows(story.entries), Stored(story.state.lsn, 1))
     await projection.close()
-    model = PostgresReadModel(fresh_database)
+    model = PostgresReadModel(fresh_database, PlainWords())
     compared = 0
     for conversation in story.state.conversations:
         live = [e for e in story.entries if e.event.conversation_id == conversation and e.event.seq]

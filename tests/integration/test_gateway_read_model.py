@@ -14,6 +14,7 @@ from streams.projector.rows import Rows
 from streams.projector.store import Position as Stored
 from streams.projector.store import PostgresProjection
 from tests.support.story import GROUP, Story, long_story
+from tests.support.words import PlainWords
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ async def told(fresh_database: str) -> tuple[str, Story]:
 
 async def test_it_answers_in_the_gateways_words(told: tuple[str, Story]) -> None:
     dsn, story = told
-    model = PostgresReadModel(dsn)
+    model = PostgresReadModel(dsn, PlainWords())
     assert await model.position(0) == Position(story.state.lsn, 77)
     assert await model.position(5) == Position()
 
@@ -65,7 +66,7 @@ async def test_leases_are_shown_as_they_are(told: tuple[str, Story]) -> None:
     leases = PostgresLeases(dsn, "wk-a", ttl_ms=60_000)
     await leases.open()
     await leases.claim(3)
-    model = PostgresReadModel(dsn)
+    model = PostgresReadModel(dsn, PlainWords())
     [lease] = await model.leases()
     assert (lease.partition, lease.worker, lease.writer_epoch, lease.live) == (3, "wk-a", 1, True)
     await leases.close()
@@ -75,7 +76,7 @@ async def test_leases_are_shown_as_they_are(told: tuple[str, Story]) -> None:
 
 
 async def test_a_cursor_of_somebody_elses_making_is_a_bad_request(told: tuple[str, Story]) -> None:
-    model = PostgresReadModel(told[0])
+    model = PostgresReadModel(told[0], PlainWords())
     with pytest.raises(ProtocolError) as refused:
         await model.conversations(ListQuery(limit=1, cursor="???"))
     assert "cursor" in str(refused.value)
@@ -83,7 +84,7 @@ async def test_a_cursor_of_somebody_elses_making_is_a_bad_request(told: tuple[st
 
 
 async def test_a_database_that_cannot_be_reached_is_unavailable() -> None:
-    model = PostgresReadModel("host=127.0.0.1 port=1 user=none dbname=none")
+    model = PostgresReadModel("host=127.0.0.1 port=1 user=none dbname=none", PlainWords())
     with pytest.raises(Unavailable):
         await model.conversation("c")
     with pytest.raises(Unavailable):

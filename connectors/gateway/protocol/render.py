@@ -11,6 +11,7 @@ import msgspec
 from connectors.gateway.protocol.errors import ProtocolError
 from streams.core.events import (
     ConversationClosed,
+    ConversationErased,
     ConversationHandedBack,
     ConversationHandedOver,
     ConversationReopened,
@@ -74,6 +75,9 @@ def numbered(entry: Entry, *, superseded: bool = False) -> Fields | None:
             frame = agent_frame(event, entry.timestamp)
         case ConversationClosed():
             data = {"event": "conversation_closed", "status": "closed", "reason": event.reason}
+            frame = _update(event.id, event.seq, data, entry.timestamp)
+        case ConversationErased():
+            data = {"event": "conversation_closed", "status": "closed", "reason": "erased"}
             frame = _update(event.id, event.seq, data, entry.timestamp)
         case ConversationReopened():
             data = {"event": "conversation_reopened", "status": "active", "reason": "manual"}
@@ -320,6 +324,8 @@ def message_id_of(event: Event) -> str:
         case TurnEdited() | TurnRegenerated():
             return event.turn_id
         case ConversationClosed() | ConversationReopened() | ConversationHandedOver() | ConversationHandedBack():
+            return event.id
+        case ConversationErased():
             return event.id
         case _:
             raise TypeError(f"{type(event).__name__} stores no message")
