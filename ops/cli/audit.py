@@ -22,12 +22,14 @@ from ops.cli.common import (
     told_time,
     translated_failures,
 )
+from ops.cli.digest import TrustOption, compare, told_of, trust_from
 from ops.cli.errors import INTERRUPTED, NEGATIVE, USAGE, CommandFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ops.audit.violations import Verdict
+    from ops.digest.against import Evidence
     from streams.settings import Settings
 
 app = typer.Typer(name="audit", help="Proof from the log.", no_args_is_help=True)
@@ -47,6 +49,15 @@ def verify(
         str | None,
         typer.Option("--resume", metavar="NAME", help="Go on with an audit that was interrupted: it said how."),
     ] = None,
+    digests: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="URL",
+            help="Compare with the digests there (`turnlog digest seal`): finds what was altered, removed, inserted.",
+        ),
+    ] = None,
+    trust: TrustOption = None,
     archive: ArchiveOption = None,
     offline: OfflineOption = False,
     kafka: KafkaOption = None,
@@ -71,15 +82,26 @@ def verify(
       turnlog audit verify --conversation 6f9619ff-8b86-d011 -o json
 
       turnlog audit verify --archive s3://backups/turnlog --offline
+
+      turnlog audit verify --against s3://vault/digests --trust digest.pem.pub
     """
-    if resume is not None and not (partition is None and conversation is None and archive is None and not offline):
+    alone = partition is None and conversation is None and archive is None and digests is None and not offline
+    if resume is not None and not alone:
         raise CommandFailed("--resume: an audit goes on with what it began with: give it alone", USAGE)
+    trusted = None if digests is None else trust_from(trust)
     settings = settings_of(kafka, postgres, namespace, archive=archive, offline=offline)
     with translated_failures():
         from ops.audit.shared import Interrupted, Team
         from ops.audit.shared import resume as go_on
         from ops.audit.verify import Scope, Where, verify_cluster
 
+        # First: what was meddled with may be what the audit then stumbles over.
+        evidence: list[Evidence] | None = None
+        if digests is not None and trusted is not None:
+            chosen = None if partition is None else [partition]
+            evidence = asyncio.run(compare(settings, (archive, offline), digests, trusted, chosen, conversation))
+            for line in told_of(evidence):
+                progress(line)
         try:
             if resume is not None:
                 verdict: Verdict = asyncio.run(go_on(settings, resume, Team(processes, progress)))
@@ -89,11 +111,24 @@ def verify(
                 verdict = asyncio.run(verify_cluster(settings, scope, progress, where, processes=processes))
         except Interrupted as interrupted:
             raise CommandFailed(f"interrupted; go on with: {interrupted}", INTERRUPTED) from None
-    if output is Output.TABLE:
-        typer.echo(told(verdict.document()))
-    else:
-        emit(verdict.document())
-    raise typer.Exit(0 if verdict.ok else NEGATIVE)
+    raise typer.Exit(0 if _told_all(verdict, evidence, output) else NEGATIVE)
+
+
+def _told_all(verdict: Verdict, evidence: list[Evidence] | None, output: Output) -> bool:
+    """Write what was found, and what the digests say, if they were asked; whether all is well."""
+    ok = verdict.ok and all(each.ok for each in evidence or ())
+    if output is not Output.TABLE:
+        sealed = {} if evidence is None else {"digests": [each.document() for each in evidence]}
+        emit({**verdict.document(), "ok": ok, **sealed})
+        return ok
+    lines = [told(verdict.document())]
+    if evidence is not None:
+        records, violations = sum(each.records for each in evidence), sum(each.count for each in evidence)
+        sealed_ok = all(each.ok for each in evidence)
+        said = "ok: all that was sealed is as it was" if sealed_ok else f"NOT ok: {violations} violations"
+        lines.append(f"digests: {said}; {records:,} records compared")
+    typer.echo("\n".join(lines))
+    return ok
 
 
 @app.command("explain")

@@ -229,15 +229,13 @@ def verify(
     """
     settings = history_settings(kafka, namespace, archive, offline)
     heads = [_head(text) for text in head or ()]
-    with translated_failures(), key_failures():
+    with translated_failures():
         trusted = trust_from(trust)
-        evidence, absent = asyncio.run(
-            _verified(settings, (archive, offline), url, trusted, heads, None if partition is None else [partition])
-        )
-    for gone in (f"offsets {gone} of partition {each.partition}" for each in evidence for gone in each.missing):
-        progress(f"MISSING: {gone}")
-    for problem in [*absent, *(tampering.problem for each in evidence for tampering in each.found)]:
-        progress(f"VIOLATION: {problem}")
+        chosen = None if partition is None else [partition]
+        evidence = asyncio.run(compare(settings, (archive, offline), url, trusted, chosen))
+        absent = _absent(url, trusted, heads)
+    for line in [*told_of(evidence), *(f"VIOLATION: {problem}" for problem in absent)]:
+        progress(line)
     show_rows([each.document() for each in evidence], EVIDENCE, output, empty="nothing is sealed yet")
     if absent or not all(each.ok for each in evidence):
         raise typer.Exit(NEGATIVE)
@@ -250,34 +248,51 @@ def _head(text: str) -> tuple[int, str]:
     return int(partition), digest
 
 
-async def _verified(
-    settings: Settings | None,
-    where: tuple[str | None, bool],
-    url: str,
-    trust: Trust,
-    heads: Sequence[tuple[int, str]],
-    partitions: Sequence[int] | None,
-) -> tuple[list[Evidence], list[str]]:
-    from ops.digest.against import against
+def _absent(url: str, trust: Trust, heads: Sequence[tuple[int, str]]) -> list[str]:
     from ops.digest.statements import Digests
-    from ops.history import open_history
     from ops.history.place import place_at
 
     digests = Digests(place_at(url), trust)
-    archive, offline = where
-
-    def told(partition: int, offset: int, end: int) -> None:
-        progress(f"partition {partition}: {offset:,} of {end:,}")
-
-    async with open_history(settings, archive, offline=offline) as history:
-        evidence = await against(history, digests, partitions=partitions, progress=told)
-    absent = [
+    return [
         f"partition {partition}: the head {digest} that was noted is not in the chain: digests were taken away, or "
         "others put in their place"
         for partition, digest in heads
         if digest not in {sealed.hash for sealed in digests.chain(partition)}
     ]
-    return evidence, absent
+
+
+async def compare(
+    settings: Settings | None,
+    where: tuple[str | None, bool],
+    url: str,
+    trust: Trust,
+    partitions: Sequence[int] | None,
+    conversation: str | None = None,
+) -> list[Evidence]:
+    """What the digests at `url` say of a history: `where` is its archive, and whether that alone is read.
+
+    `partitions`: of these (None: all), or of the one that `conversation` lies in.
+    """
+    from ops.digest.against import against
+    from ops.digest.statements import Digests
+    from ops.history import open_history
+    from ops.history.place import place_at
+    from streams.runtime.partitioning import partition_of
+
+    def told(partition: int, offset: int, end: int) -> None:
+        progress(f"digests of partition {partition}: {offset:,} of {end:,}")
+
+    archive, offline = where
+    async with open_history(settings, archive, offline=offline) as history:
+        if conversation is not None:
+            partitions = [partition_of(conversation, history.partitions)]
+        return await against(history, Digests(place_at(url), trust), partitions=partitions, progress=told)
+
+
+def told_of(evidence: Sequence[Evidence]) -> list[str]:
+    """For people: what is missing, then each violation."""
+    missing = [f"MISSING: offsets {gone} of partition {each.partition}" for each in evidence for gone in each.missing]
+    return [*missing, *(f"VIOLATION: {tampering.problem}" for each in evidence for tampering in each.found)]
 
 
 def history_settings(kafka: str | None, namespace: str | None, archive: str | None, offline: bool) -> Settings | None:

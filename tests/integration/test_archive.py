@@ -102,6 +102,8 @@ async def test_the_archive_is_what_kafka_has_and_what_is_needed_stays(place: Dep
     assert rows == sum(map(len, journal.values()))
     checked = (await operator.types("archive", "verify", operator.archive, "-o", "json")).document
     assert [(row["verified"], row["problems"]) for row in checked] == [(row["end"], []) for row in shown]
+    audited = (await operator.types("audit", "verify", "--against", operator.digests, "-o", "json")).document
+    assert (audited["ok"], [row["records"] for row in audited["digests"]]) == (True, [*map(len, journal.values())])
     # What is still needed is not deleted from Kafka.
     trim = ("archive", "trim", operator.archive, "--digests", operator.digests, "--keep", "0s", "-o", "json")
     held = (await operator.types(*trim, "--yes")).document
@@ -135,6 +137,9 @@ async def test_what_was_altered_behind_everybodys_back_shows(place: Deployment, 
     named = (violation["kind"], violation["offset"], violation["lsn"], violation["conversation"])
     assert named == ("altered", victim["offset"], entry.lsn, entry.event.conversation_id)
     assert "VIOLATION" in ended.err
+    # The audit itself has nothing against what was put in: it breaks no rule.
+    ended = await operator.types("audit", "verify", "--against", operator.digests, *offline, "-o", "json", code=1)
+    assert (ended.document["violations"], ended.document["digests"][0]["violations"]) == ([], [violation])
     await operator.types("archive", "verify", operator.archive, code=1)
     await operator.types("digest", "verify", operator.digests)  # Kafka's own are as they were
     # Nothing is deleted of a partition whose archive or digests differ.
