@@ -18,21 +18,22 @@ from ops.cli.common import (
     PostgresOption,
     emit,
     progress,
-    settings_from,
     told_time,
     translated_failures,
 )
 from ops.cli.digest import TrustOption, compare, told_of, trust_from
+from ops.cli.audit_report import report
 from ops.cli.errors import INTERRUPTED, NEGATIVE, USAGE, CommandFailed
+from ops.cli.servers import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ops.audit.violations import Verdict
     from ops.digest.against import Evidence
-    from streams.settings import Settings
 
 app = typer.Typer(name="audit", help="Proof from the log.", no_args_is_help=True)
+app.command("report")(report)
 
 
 @app.command("verify")
@@ -209,17 +210,6 @@ def _candidate(each: Mapping[str, Any], chosen: str | None) -> str:
     mark = "→" if each["member"] == chosen else " "
     why_not = f"; does not count: {each['why_not']}" if each["why_not"] else ""
     return f"    {mark} {each['score']}  {each['member']}, counts from log time {each['since']}{why_not}"
-
-
-def settings_of(
-    kafka: str | None, postgres: str | None, namespace: str | None, *, archive: str | None, offline: bool
-) -> Settings | None:
-    """The settings; None: an archive is read alone, and needs none. `CommandFailed`: without an archive it cannot."""
-    if not offline:
-        return settings_from(kafka, postgres, namespace)
-    if archive is None:
-        raise CommandFailed("--offline: say which archive with --archive URL", USAGE)
-    return None
 
 
 def told(verdict: dict[str, object]) -> str:

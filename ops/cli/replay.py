@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ops.cli.audit import settings_of
 from ops.cli.common import (
     ArchiveOption,
     KafkaOption,
@@ -25,6 +24,7 @@ from ops.cli.common import (
 )
 from ops.cli.errors import USAGE, CommandFailed
 from ops.cli.moments import moment
+from ops.cli.servers import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence

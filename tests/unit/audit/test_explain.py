@@ -12,8 +12,8 @@ from ops.audit.explain import explain
 from ops.cli.audit import explained_lines
 from streams.core.events import Entry, TurnCommitted
 from streams.core.ownership import weight
-from tests.support.memory_history import FakeHistory
 from tests.support.journals import CONVERSATION, Journal, ready, taken_over
+from tests.support.memory_history import FakeHistory
 
 pytestmark = pytest.mark.unit
 

@@ -24,8 +24,8 @@ from streams.core.events import Entry
 from streams.core.fold import evolve
 from streams.core.state import Partition
 from streams.core.store import dump_conversation, dump_partition
-from tests.support.memory_history import FakeHistory
 from tests.support.journals import CONVERSATION, DOCUMENT, ready, taken_over
+from tests.support.memory_history import FakeHistory
 
 pytestmark = pytest.mark.unit
 

@@ -1,0 +1,139 @@
+"""An audit's report: what is missing first, everything escaped, nobody's text unless it is asked for."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import msgspec
+import pytest
+
+from ops.audit.page import page
+from ops.audit.report import Stretch, chronicle_of, document
+from ops.audit.violations import Findings, Tally, Verdict, Violation
+from ops.cli.common import told_time
+from ops.cli.narrate import sentence
+from ops.history import Range
+from ops.replay.target import Target
+from streams.core.events import Entry, TurnCommitted
+from tests.support.journals import CONVERSATION, Journal, ready, taken_over
+from tests.support.memory_history import FakeHistory
+
+pytestmark = pytest.mark.unit
+
+NASTY = "<script>alert('x')</script>"
+FOUND = Violation(invariant=4, partition=0, lsn=7, conversation=CONVERSATION, problem=f"two answers {NASTY}")
+
+
+def quiet(_: str) -> None:
+    """No progress wanted."""
+
+
+async def reported(
+    entries: list[Entry], *, findings: Findings | None = None, gone: list[Range] | None = None, **stretch: Any
+) -> dict[str, Any]:
+    history = FakeHistory(entries, gone=gone or [])
+    asked = Stretch(partitions=(0,), **stretch)
+    told = await chronicle_of(history, asked, sentence, quiet)
+    verdict = Verdict(Tally(events=len(entries)), findings or Findings())
+    return document(asked, verdict, "", [], told, identity="topic-1")
+
+
+async def test_who_had_a_run_from_when_to_when_is_told_along_its_moves() -> None:
+    journal = taken_over()
+    report = await reported(journal.entries)
+    [told] = report["conversations"]
+    lanes = told["lanes"]
+    assert [lane["run_epoch"] for lane in lanes] == [1, 2]
+    assert lanes[0]["outcome"].startswith("moved")
+    assert lanes[1]["outcome"] == "answered"
+    assert lanes[0]["member"] != lanes[1]["member"]
+    assert told["moves"] == 1
+
+
+async def test_what_is_missing_is_the_first_line_and_the_verdict_the_next() -> None:
+    report = await reported(ready().entries, gone=[Range(0, 12)])
+    assert next(iter(report)) == "missing"
+    html = page(report, told_time)
+    assert html.index("History is missing") < html.index("Every promise holds")
+    assert "offsets 0 to 11" in html
+
+
+async def test_violations_are_listed_by_promise() -> None:
+    findings = Findings(1, [FOUND])
+    html = page(await reported(taken_over().entries, findings=findings), told_time)
+    assert "1 violation<" in html
+    assert html.count("✗") == 1
+
+
+def said(text: str) -> Journal:
+    journal = ready()
+    journal.say(text)
+    return journal
+
+
+async def test_text_is_shown_only_where_it_is_asked_for() -> None:
+    journal = said("my secret is tulip")
+    journal.frame(journal.owner)
+    masked = page(await reported(journal.entries), told_time)
+    assert "tulip" not in masked
+    assert "(18 characters)" in masked
+    assert "tulip" in page(await reported(journal.entries, show_text=True), told_time)
+
+
+async def test_everything_that_somebody_wrote_is_escaped() -> None:
+    journal = said(NASTY)
+    entries = []
+    for entry in journal.entries:
+        event = entry.event
+        if isinstance(event, TurnCommitted):
+            turn = msgspec.structs.replace(event.turn, sender=NASTY)
+            assigned = tuple(msgspec.structs.replace(each, member=NASTY, group=NASTY) for each in event.assigned)
+            event = msgspec.structs.replace(event, turn=turn, assigned=assigned)
+        entries.append(msgspec.structs.replace(entry, event=event))
+    html = page(await reported(entries, findings=Findings(1, [FOUND]), show_text=True), told_time)
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+
+
+class Balanced(HTMLParser):
+    """Fails on tags that are closed in another order than they were opened, and on any address outside."""
+
+    VOID = frozenset({"meta", "line", "rect", "path"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not {name for name, _ in attrs} & {"src", "href", "onclick"}
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+async def test_the_file_needs_nothing_else_and_its_tags_are_balanced() -> None:
+    html = page(await reported(taken_over().entries), told_time)
+    parser = Balanced()
+    parser.feed(html)
+    assert parser.open == []
+    assert not re.search(r"https?://|@import|url\(", html)
+
+
+async def test_a_stretch_is_told_of_alone() -> None:
+    journal = taken_over()
+    whole = await reported(journal.entries)
+    part = await reported(journal.entries, since=Target(offset=6), until=Target(offset=8))
+    assert sum(part["events"].values()) == 3 < sum(whole["events"].values())
+
+
+async def test_only_so_many_conversations_are_told_of_those_that_moved_first() -> None:
+    journal = taken_over()
+    journal.open("quiet")
+    report = await reported(journal.entries, limit=1)
+    assert [told["conversation"] for told in report["conversations"]] == [CONVERSATION]
+    assert report["conversations_left_out"] == 1
