@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from ops.audit.clock import ClockFollowsTicks
 from ops.audit.intake import Consumed
 from ops.audit.keys import KeysOnce
 from ops.audit.order import GapFree, WriterEpochs
@@ -46,6 +47,7 @@ class PartitionAudit:
         self._replay = Replay(partition)
         self._owners = Owners(self._replay.state)
         self._holds = CheckpointHolds()
+        self._clock = ClockFollowsTicks()
         self._consumed = Consumed()
         self._fenced = NothingFenced()
         self._lost = NothingLost(only=conversation)
@@ -59,6 +61,7 @@ class PartitionAudit:
             self._keys,
             self._consumed,
             self._holds,
+            self._clock,
         )
         self._lsn = 0
         self._compared = False
@@ -168,6 +171,9 @@ class PartitionAudit:
 
     async def _account(self, entry: Entry, covered: Positions) -> None:
         """Hold what the batch consumed against what came of it."""
+        after = self._consumed.covered
+        if found := self._clock.account(entry, await self._source.ticks(covered, after, self._clock.writer.worker)):
+            self._report(ClockFollowsTicks.invariant, entry, found)
         taken = await self._source.taken(covered, self._consumed.covered, self._consumed.open)
         if taken is None:
             self.uncompared += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from operator import attrgetter
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from streams.runtime.kafka import Bounds, bounds, consumer
 from streams.runtime.partitioning import partition_of
 from streams.runtime.records import Undecodable
 from streams.runtime.registry import open_codec
+from streams.runtime.signals import Tick
 from streams.settings import Settings
 from streams.topics import Topics
 
@@ -39,13 +40,15 @@ class CouldNotVerify(Exception):
 
 
 class IntakeReader:
-    """`turns` and `frames` of one partition, read once along with the journal."""
+    """`turns`, `frames` and `membership` of one partition, read once along with the journal."""
 
     def __init__(self, reader: Any, topics: Topics, partition: int) -> None:
         self._reader = reader
         self.turns = TopicPartition(topics.turns, partition)
         self.frames = TopicPartition(topics.frames, partition)
-        self._read: dict[TopicPartition, deque[Sequence[Any]]] = {self.turns: deque(), self.frames: deque()}
+        self.membership = TopicPartition(topics.membership, partition)
+        names = (self.turns, self.frames, self.membership)
+        self._read: dict[TopicPartition, deque[Sequence[Any]]] = {name: deque() for name in names}
         """Fetched and not given out."""
         self._fetched: dict[TopicPartition, int] = {}
         """The offset after them."""
@@ -53,15 +56,19 @@ class IntakeReader:
 
     async def start(self, at: Positions) -> None:
         """Begin at these positions, or where the topics begin by now."""
-        self._kept = dict(await bounds(self._reader, [self.turns, self.frames], REQUEST_LIMIT_S))
-        self._reader.assign([self.turns, self.frames])
-        for name, position in ((self.turns, at.turns), (self.frames, at.frames)):
+        self._kept = dict(await bounds(self._reader, [*self._read], REQUEST_LIMIT_S))
+        self._reader.assign([*self._read])
+        for name, position in zip(self._read, (at.turns, at.frames, at.membership), strict=True):
             self._fetched[name] = max(self._kept[name].start, position)
             self._reader.seek(name, self._fetched[name])
 
     def keeps(self, before: Positions) -> bool:
         """Whether both topics still have what comes after these positions."""
         return before.turns >= self._kept[self.turns].start and before.frames >= self._kept[self.frames].start
+
+    def keeps_ticks(self, before: Positions) -> bool:
+        """Whether `membership` still has what comes after this position."""
+        return before.membership >= self._kept[self.membership].start
 
     async def until(self, name: TopicPartition, end: int) -> Sequence[Any]:
         """The records below offset `end` that were not given out yet."""
@@ -154,6 +161,25 @@ class PartitionSource:
             self._summary(turns, self._codec.decode_turns, batch, "turns"),
             self._summary(frames, self._codec.decode_frames, batch, "frames"),
         )
+
+    async def ticks(self, before: Positions, after: Positions, worker: str) -> Sequence[Tick] | None:
+        """The ticks of this worker that `membership` held between two positions; None where it is kept no longer."""
+        intake = self._intake
+        if intake is None or not intake.keeps_ticks(before):
+            return None
+        return self._ticks_in(await intake.until(intake.membership, after.membership), worker)
+
+    def _ticks_in(self, records: Sequence[Any], worker: str) -> Sequence[Tick]:
+        """Most records are heartbeats, which name no worker: they are not worth decoding."""
+        name, found = worker.encode(), []
+        for record in records:
+            if name not in (record.value or b""):
+                continue
+            with suppress(Undecodable):
+                signal = self._codec.decode_membership(record, 0)
+                if isinstance(signal, Tick):
+                    found.append(signal)
+        return found
 
     def _summary(self, records: Sequence[Any], decode: Any, batch: Batch | None = None, name: str = "") -> Taken:
         outcomes = {} if batch is None or batch.rejected else batch.refs

@@ -15,7 +15,7 @@ __all__ = ["LIVE", "Scope", "Where", "verify_cluster"]
 async def verify_cluster(
     settings: Settings | None, scope: Scope, notify: Notify, where: Where = LIVE, *, processes: int = 1
 ) -> Verdict:
-    """Check invariants 1 to 7 and 9 to 11 up to what was committed when each partition's turn came.
+    """Check invariants 1 to 7 and 9 to 12 up to what was committed when each partition's turn came.
 
     `settings` None: for an archive alone. `notify` gets a line of progress a second. `processes`: at most so many share
     the partitions, where there is enough to read; such an audit can go on after an interruption (`shared.resume`).

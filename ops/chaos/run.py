@@ -331,7 +331,7 @@ async def _probed(place: Place, crowd: Crowd, report: Report, standstill: Stands
 
 
 async def _proof(place: Place, crowd: Crowd, nemeses: Nemeses, report: Report) -> None:
-    """Invariants 1 to 7 and 9 to 11 by the audit, 8 by what the clients wrote down; what leases, checkpoints and intake
+    """Invariants 1 to 7 and 9 to 12 by the audit, 8 by what the clients wrote down; what leases, checkpoints and intake
     promise by what workers wrote down and by the logs."""
     verdict = await verify_cluster(place.settings, Scope(), lambda _: None)
     report.violations += _audited(verdict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from ops.audit.source import PartitionSource
 from ops.audit.violations import Findings, Tally
 from streams.core.events import Entry
 from streams.fence.port import Positions
+from streams.runtime.signals import Tick
 from tests.simulation.network import run_now
 from tests.simulation.place import Place
 
@@ -42,6 +43,10 @@ class SimSource(PartitionSource):
             self._summary(turns, self._codec.decode_turns, batch, "turns"),
             self._summary(frames, self._codec.decode_frames, batch, "frames"),
         )
+
+    async def ticks(self, before: Positions, after: Positions, worker: str) -> Sequence[Tick] | None:
+        name = self._place.cluster.topics.membership
+        return self._ticks_in(self._between(name, before.membership, after.membership), worker)
 
     def _between(self, topic: str, start: int, end: int) -> list[Any]:
         return self._place.cluster.logs[topic, self._partition].records[start:end]
