@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ops.cli.audit_report import report
 from ops.cli.common import (
     ArchiveOption,
     KafkaOption,
@@ -22,7 +23,6 @@ from ops.cli.common import (
     translated_failures,
 )
 from ops.cli.digest import TrustOption, compare, told_of, trust_from
-from ops.cli.audit_report import report
 from ops.cli.errors import INTERRUPTED, NEGATIVE, USAGE, CommandFailed
 from ops.cli.servers import settings_of
 
