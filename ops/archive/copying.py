@@ -164,8 +164,8 @@ class Archiver:
         named = {segment.file for chain in chains.values() for segment in chain}
         removed = 0
         for name in self._place.names("data"):
-            partition, start = placed(name)
-            if name not in named and start < (end_of(chains.get(partition, ())) or 0):
+            where = placed(name)
+            if where is not None and name not in named and where[1] < (end_of(chains.get(where[0], ())) or 0):
                 self._place.remove(name)
                 removed += 1
         return removed

@@ -15,6 +15,7 @@ can: that is the commit. A data file that no entry names is what a writer that w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -28,6 +29,8 @@ from ops.history.port import HistoryUnavailable, Range, merged
 FORMAT: Final = 1
 INFO: Final = "archive.json"
 DIGITS: Final = 20
+LAST_MS: Final = 253_402_300_799_000  # 9999-12-31 23:59:59 UTC
+_DATA: Final = re.compile(r"p(\d{5})-(\d{20})-\d{20}-[0-9a-f]+\.parquet")
 
 
 class ArchiveInfo(msgspec.Struct, frozen=True):
@@ -92,10 +95,10 @@ def data_name(partition: int, segment: Range, day: str, topic: str, unique: str)
     return f"data/day={day}/topic={topic}/{name}"
 
 
-def placed(data: str) -> tuple[int, int]:
-    """Partition and start of a file, from its name (`data_name`)."""
-    partition, start, *_ = data.rsplit("/", 1)[-1].split("-")
-    return int(partition.removeprefix("p")), int(start)
+def placed(data: str) -> tuple[int, int] | None:
+    """Partition and start of a file, from its name (`data_name`); None: somebody else put it there."""
+    match = _DATA.fullmatch(data.rsplit("/", 1)[-1])
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def document(what: msgspec.Struct) -> bytes:
@@ -109,8 +112,8 @@ def schema_name(head: bytes) -> str:
 
 
 def day_of(timestamp_ms: int) -> str:
-    """The UTC day of a record's time."""
-    return f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC):%Y-%m-%d}"
+    """The UTC day of a record's time; of one that no calendar has, the nearest that it has."""
+    return f"{datetime.fromtimestamp(min(max(timestamp_ms, 0), LAST_MS) / 1000, UTC):%Y-%m-%d}"
 
 
 def info_at(place: Place) -> ArchiveInfo | None:

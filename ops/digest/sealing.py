@@ -14,6 +14,7 @@ import msgspec
 from ops.digest.keys import SigningKey
 from ops.digest.leaves import leaves_of
 from ops.digest.statements import (
+    LEAVES,
     Digests,
     Leaves,
     Sealed,
@@ -151,7 +152,8 @@ class Sealer:
             return
         named, end = {sealed.statement.leaves for sealed in chain}, chain[-1].statement.end
         for name in self._digests.place.names(leaves_folder(partition)):
-            if name not in named and int(name.rsplit("/", 1)[-1].split("-")[0]) < end:
+            start = name.rsplit("/", 1)[-1].split("-")[0]
+            if name.endswith(LEAVES) and start.isdecimal() and int(start) < end and name not in named:
                 self._digests.place.remove(name)
 
 

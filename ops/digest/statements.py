@@ -23,6 +23,7 @@ from ops.history.port import HistoryUnavailable, Range
 
 VERSION: Final = 1
 DIGITS: Final = 20
+LEAVES: Final = ".leaves"
 CONTEXT: Final = b"turnlog digest 1\n"
 """What is signed begins with this, so that no signature of a key can be taken for one of another purpose."""
 
@@ -128,7 +129,8 @@ def statement_name(partition: int, start: int) -> str:
 
 def partitions_at(place: Place) -> list[int]:
     """The partitions of which there are digests."""
-    return sorted({int(name.split("/")[1].removeprefix("p")) for name in place.names("digests")})
+    folders = (name.split("/")[1] for name in place.names("digests"))
+    return sorted({int(folder[1:]) for folder in folders if folder[:1] == "p" and folder[1:].isdecimal()})
 
 
 def leaves_folder(partition: int) -> str:
@@ -138,7 +140,7 @@ def leaves_folder(partition: int) -> str:
 
 def leaves_name(partition: int, segment: Range, unique: str) -> str:
     """A name for a file of leaf hashes that no other sealer uses."""
-    return f"{leaves_folder(partition)}/{segment.start:0{DIGITS}}-{segment.end:0{DIGITS}}-{unique}.leaves"
+    return f"{leaves_folder(partition)}/{segment.start:0{DIGITS}}-{segment.end:0{DIGITS}}-{unique}{LEAVES}"
 
 
 class BadStatement(HistoryUnavailable):

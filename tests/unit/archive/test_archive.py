@@ -125,6 +125,22 @@ async def test_its_rows_can_be_filtered_without_turnlog(folder: Place) -> None:
     assert {row["conversation_id"] for row in rows} == {entry.event.conversation_id for entry in entries}
 
 
+async def test_times_that_no_calendar_has_are_archived(folder: Place) -> None:
+    history = two_partitions()
+    history.alter(0, 1, timestamp=-1)
+    history.alter(0, 2, timestamp=(1 << 63) - 1)
+    await copied(history, folder)
+    await holds(history, folder)
+
+
+async def test_files_of_others_stay_where_they_are(folder: Place) -> None:
+    folder.create("data/_SUCCESS", b"")
+    history = two_partitions()
+    await copied(history, folder)
+    assert await (await open_archive(folder)).missing(0) == []
+    assert "data/_SUCCESS" in folder.names("data")
+
+
 async def test_another_journals_archive_is_refused(folder: Place) -> None:
     await copied(two_partitions(), folder)
     with pytest.raises(HistoryUnavailable, match="another journal"):
