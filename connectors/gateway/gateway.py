@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 TICK_S = 1.0
+# Connections that are told of the time in one go: 11,000 at once would hold up everything else for 30 ms.
+TICKED_AT_ONCE = 256
 REACH_EVERY_S = 1.0
 # A beat is this many times more often than the pause that ends the agents' connections.
 BEATS = 20
@@ -331,8 +333,11 @@ class Gateway:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            for connection in list(self._connections):
-                connection.tick()
+            connections = list(self._connections)
+            for begin in range(0, len(connections), TICKED_AT_ONCE):
+                for connection in connections[begin : begin + TICKED_AT_ONCE]:
+                    connection.tick()
+                await asyncio.sleep(0)
             self.live.tick(wall_ms())
 
     async def _reach(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -120,3 +121,37 @@ async def test_who_is_served_is_not_closed_and_half_a_second_request_is(
                 lines = events.aiter_lines()
                 while await anext(lines) != "event: text":
                     pass
+
+
+class Ticked:
+    """A connection that sees what else ran before it was told of the time."""
+
+    def __init__(self, ran: list[int]) -> None:
+        self._ran = ran
+        self.saw: list[int] = []
+
+    def tick(self) -> None:
+        self.saw.append(len(self._ran))
+
+
+async def test_thousands_of_connections_are_told_of_the_time_without_holding_up_the_rest(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_module, "TICK_S", 0.01)
+    ran: list[int] = []
+    crowd: list[Any] = [Ticked(ran) for _ in range(4 * gateway_module.TICKED_AT_ONCE)]
+
+    async def the_rest() -> None:
+        while True:
+            ran.append(1)
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(the_rest())
+    served.gateway._connections.update(crowd)
+    try:
+        await until(lambda: all(each.saw for each in crowd))
+    finally:
+        beside.cancel()
+        served.gateway._connections.difference_update(crowd)
+    seen = sorted({each.saw[0] for each in crowd})
+    assert len(seen) >= 4, "others had a turn between the slices"
