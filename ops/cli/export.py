@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from ops.export.target import States, Target
     from ops.history import History
     from streams.settings import Settings
+
+
+INTERRUPTED_TOLD: Final = "interrupted: what was committed stays, each row once; go on with\n  {}"
 
 
 class Format(StrEnum):
@@ -131,12 +134,9 @@ def export(
         try:
             outcome = asyncio.run(work.run(settings, archive, offline, every_s if follow else None))
         except KeyboardInterrupt:
-            raise CommandFailed(
-                f"interrupted: what was committed stays, each row once; go on with\n  {_again()}", INTERRUPTED
-            ) from None
+            raise CommandFailed(INTERRUPTED_TOLD.format(_again()), INTERRUPTED) from None
     if output is Output.TABLE:
-        counts = ", ".join(f"{count:,} {name}" for name, count in outcome.rows.items())
-        progress(f"{target} is up to date: {outcome.records:,} new records gave {counts}")
+        progress(work.told(outcome))
     else:
         emit(
             {
@@ -184,6 +184,11 @@ class _Work:
         self._wanted = wanted
         self._accept_missing = accept_missing
 
+    def told(self, outcome: Outcome) -> str:
+        """What a round did, for people."""
+        counts = ", ".join(f"{count:,} {name}" for name, count in outcome.rows.items())
+        return f"{self._address} is up to date: {outcome.records:,} new records gave {counts}"
+
     async def run(
         self, settings: Settings | None, archive: str | None, offline: bool, every_s: float | None
     ) -> Outcome:
@@ -197,11 +202,14 @@ class _Work:
             async def once() -> None:
                 nonlocal outcome
                 outcome = await self._once(history)
+                if every_s is not None:
+                    progress(self.told(outcome))
 
             if every_s is None:
                 await once()
             else:
                 await follow(once, every_s, progress)
+                raise CommandFailed(INTERRUPTED_TOLD.format(_again()), INTERRUPTED)
         return outcome
 
     async def _once(self, history: History) -> Outcome:

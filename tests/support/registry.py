@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from schemas.definitions import records
+
 
 class FakeRegistry:
     """What it holds: schemas by id, and the ids of each subject. `broken` makes it answer 500; `calls` counts."""
@@ -20,6 +22,7 @@ class FakeRegistry:
     def __init__(self, password: str | None = None) -> None:
         self.schemas: dict[int, str] = {}
         self.subjects: dict[str, list[int]] = {}
+        self.levels: dict[str, str] = {}
         self.broken = False
         self.calls: list[str] = []
         self.password = password
@@ -39,7 +42,7 @@ class FakeRegistry:
             return 401, {"error_code": 401, "message": "Unauthorized"}
         if self.broken:
             return 500, {"error_code": 50001, "message": "Error in the backend data store"}
-        match method, path.strip("/").split("/"):
+        match method, path.partition("?")[0].strip("/").split("/"):
             case "GET", ["schemas", "ids", asked]:
                 held = self.schemas.get(int(asked))
                 return (200, {"schema": held}) if held else (404, {"error_code": 40403, "message": "Schema not found"})
@@ -54,7 +57,38 @@ class FakeRegistry:
                 found = {"subject": subject, "id": ids[0], "version": 1} if ids else None
                 return (200, found) if found else (404, {"error_code": 40401, "message": "Subject not found"})
             case _:
+                return self._managed(method, path.partition("?")[0].strip("/").split("/"), body)
+
+    def _managed(self, method: str, path: list[str], body: Any) -> tuple[int, Any]:
+        """Versions and compatibility: what pipelines ask of it, and no process of Turnlog."""
+        match method, path:
+            case "GET", ["subjects", subject, "versions"] if self.subjects.get(subject):
+                return 200, list(range(1, len(self.subjects[subject]) + 1))
+            case "GET", ["subjects", subject, "versions", "latest"] if self.subjects.get(subject):
+                ids = self.subjects[subject]
+                return 200, {"subject": subject, "version": len(ids), "id": ids[-1], "schema": self.schemas[ids[-1]]}
+            case "GET", ["config", subject] if subject in self.levels:
+                return 200, {"compatibilityLevel": self.levels[subject]}
+            case "PUT", ["config", subject]:
+                self.levels[subject] = body["compatibility"]
+                return 200, body
+            case "POST", ["compatibility", "subjects", subject, "versions"] if self.subjects.get(subject):
+                problems = _problems(self.schemas[self.subjects[subject][-1]], body["schema"])
+                return 200, {"is_compatible": not problems, "messages": problems}
+            case _:
                 return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+
+def _problems(before: str, after: str) -> list[str]:
+    """As the registry's own check has it, as far as tests go: a new field that older records cannot fill."""
+    old, new = ({r["name"]: r for r in records(json.loads(text))} for text in (before, after))
+    return [
+        f"READER_FIELD_MISSING_DEFAULT_VALUE: {name}.{field['name']}"
+        for name, record in new.items()
+        if name in old
+        for field in record["fields"]
+        if "default" not in field and field["name"] not in {known["name"] for known in old[name]["fields"]}
+    ]
 
 
 @contextmanager
@@ -78,6 +112,9 @@ def running(registry: FakeRegistry) -> Iterator[FakeRegistry]:
             self.send_header("Content-Length", str(len(payload)))
             self.end_headers()
             self.wfile.write(payload)
+
+        def do_PUT(self) -> None:
+            self._serve()
 
         def log_message(self, *_: Any) -> None:
             """Say nothing: the test looks at `calls`."""

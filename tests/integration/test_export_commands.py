@@ -1,0 +1,110 @@
+"""`turnlog export` and `turnlog sql` on real servers, as a data engineer types them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+
+from ops.embedded import EmbeddedStack
+from streams.core.events import Entry
+from streams.fence.migrate import migrate
+from streams.runtime.codec import Codec
+from streams.settings import Settings
+from streams.topics import Topics, ensure
+from tests.support.command import turnlog_async
+from tests.support.exports import seeded_history
+
+CODEC = Codec()
+
+
+@pytest.fixture
+async def environment(stack: EmbeddedStack, settings: Settings) -> dict[str, str]:
+    """A deployment's journal: what `seeded_history` has, at the same offsets but for the markers' ones."""
+    topics = Topics(settings.namespace)
+    admin = AIOKafkaAdminClient(bootstrap_servers=stack.kafka)
+    await admin.start()
+    try:
+        await ensure(admin, topics, partitions=2)
+    finally:
+        await admin.close()
+    producer = AIOKafkaProducer(bootstrap_servers=stack.kafka)
+    await producer.start()
+    try:
+        for partition, entries in enumerate(journals()):
+            for entry in entries:
+                key = entry.event.conversation_id
+                await producer.send(
+                    topics.conversations,
+                    CODEC.encode_entry(entry),
+                    key=None if key is None else key.encode(),
+                    partition=partition,
+                    timestamp_ms=entry.timestamp,
+                )
+        await producer.flush()
+    finally:
+        await producer.stop()
+    return {
+        "TURNLOG_KAFKA": stack.kafka,
+        "TURNLOG_NAMESPACE": settings.namespace,
+        "TURNLOG_POSTGRES": settings.postgres,
+    }
+
+
+def journals() -> list[list[Entry]]:
+    return [[entry for _, entry in records] for records in seeded_history(length=100)._records]
+
+
+async def test_a_journal_is_exported_asked_and_gone_on_with(environment: dict[str, str], tmp_path: Path) -> None:
+    target = str(tmp_path / "tables")
+    ended = await turnlog_async("export", "parquet", target, "-o", "json", environment=environment)
+    assert ended.code == 0, ended.err
+    assert ended.document["records"] == sum(len(entries) for entries in journals())
+    again = await turnlog_async("export", "parquet", target, "-o", "json", environment=environment)
+    assert (again.document["records"], again.document["commits"]) == (0, 0)
+    counted = "select count(*) as n, count(distinct conversation_id) as c from turns"
+    [live] = (await turnlog_async("sql", counted, "-o", "json", environment=environment)).document
+    [exported] = (await turnlog_async("sql", counted, "--export", target, "-o", "json")).document
+    assert live == exported == {"n": ended.document["rows"]["turns"], "c": live["c"]}
+    refused = await turnlog_async("export", "parquet", target, "--channel", "x", environment=environment)
+    assert (refused.code, "begun with another selection" in refused.err) == (2, True)
+
+
+async def test_live_state_is_asked_beside_the_journal(environment: dict[str, str]) -> None:
+    migrate(environment["TURNLOG_POSTGRES"])
+    asked = (
+        "select count(*) as n, (select count(*) from leases) as l, (select count(*) from workers) as w from open_runs"
+    )
+    ended = await turnlog_async("sql", asked, "-o", "jsonl", environment=environment)
+    assert ended.code == 0, ended.err
+    assert (ended.document["l"], ended.document["w"]) == (0, 0)
+
+
+async def test_an_interrupted_export_prints_how_to_go_on(environment: dict[str, str], tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "ops.cli", "export", "jsonl", str(tmp_path / "t"), "--follow", "--every", "1h"),
+        stderr=asyncio.subprocess.PIPE,
+        env={**environment, "PATH": "/usr/bin"},
+    )
+    assert process.stderr is not None
+    first = (await asyncio.wait_for(process.stderr.readline(), 60)).decode()
+    assert "up to date" in first
+    process.send_signal(signal.SIGINT)
+    rest = (await asyncio.wait_for(process.stderr.read(), 60)).decode()
+    assert await process.wait() == 130
+    assert f"turnlog export jsonl {tmp_path}/t --follow --every 1h" in rest
+
+
+@pytest.mark.parametrize("arguments", [("--table", "cats"), ("--from", "yesterday"), ("--event", "Nothing")])
+async def test_a_selection_that_means_nothing_is_named(arguments: tuple[str, str], tmp_path: Path) -> None:
+    ended = await turnlog_async(
+        "export", "csv", str(tmp_path), *arguments, environment={"TURNLOG_KAFKA": "127.0.0.1:1"}
+    )
+    assert ended.code == 64
+    assert arguments[0] in ended.err
