@@ -13,6 +13,7 @@ from streams.runtime.kafka import KafkaUnavailable
 
 AWAY = (KafkaError, KafkaUnavailable, PlaceUnavailable, ConnectionError, TimeoutError)
 """What passes by itself: the next round tries again."""
+ENDS = (signal.SIGTERM, signal.SIGINT)
 
 
 async def follow(once: Callable[[], Awaitable[object]], every_s: float, notify: Callable[[str], None]) -> None:
@@ -22,15 +23,23 @@ async def follow(once: Callable[[], Awaitable[object]], every_s: float, notify: 
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ENDS:
         loop.add_signal_handler(number, stop.set)
-    while not stop.is_set():
-        try:
-            await once()
-        except AWAY as error:
-            notify(f"{type(error).__name__}: {error}; next try in {every_s:g} s")
-        try:
-            async with asyncio.timeout(every_s):
-                await stop.wait()
-        except TimeoutError:
-            continue
+    try:
+        while not stop.is_set():
+            try:
+                await once()
+            except AWAY as error:
+                notify(f"{type(error).__name__}: {error}; next try in {every_s:g} s")
+            await _stopped_within(stop, every_s)
+    finally:
+        for number in ENDS:
+            loop.remove_signal_handler(number)
+
+
+async def _stopped_within(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return
