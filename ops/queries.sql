@@ -26,6 +26,10 @@ FROM checkpoints WHERE partition = %(partition)s;
 -- conversation_rows: Every conversation of a partition's checkpoint.
 SELECT conversation_id, hot, state FROM conversation_states WHERE partition = %(partition)s;
 
+-- older_keys: Idempotency keys of a partition that are not in their conversation's row, of this log time or later.
+SELECT conversation_id, key, seq, id, at, timestamp
+FROM idempotency_keys WHERE partition = %(partition)s AND at >= %(not_before)s;
+
 -- server_clock: The database's clock, ms since the epoch.
 SELECT round(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms;
 
@@ -37,3 +41,29 @@ SELECT coalesce(saved.partition, read.partition) AS partition,
     saved.journal_offset AS checkpoint, read.journal_offset AS projector
 FROM (SELECT partition, journal_offset FROM checkpoints WHERE lsn > 0) saved
 FULL JOIN projector_positions read ON read.partition = saved.partition;
+
+-- erasable: A conversation as an erasure finds it: how much of it was stored before sealing was on.
+SELECT c.id AS conversation, c.partition, c.status, c.head_seq,
+    (SELECT count(*) FROM transcript line
+     WHERE line.conversation_id = c.id AND line.kind <> 'update' AND line.key_id IS NULL
+       AND (line.text IS NOT NULL OR line.data IS NOT NULL) AND c.status <> 'erased') AS plain
+FROM conversations c WHERE c.id = %(conversation)s;
+
+-- conversations_of: Conversations that a person opened, or spoke in, the oldest first.
+SELECT id FROM conversations
+WHERE (%(channel)s::text IS NULL OR channel = %(channel)s)
+  AND (participant = %(participant)s OR external_id = %(participant)s OR EXISTS (
+      SELECT FROM transcript line
+      WHERE line.conversation_id = conversations.id AND line.role = 'user' AND line.sender = %(participant)s))
+ORDER BY opened_at, id;
+
+-- data_keys_of: The keys that seal a conversation's words; what became of each.
+SELECT key_id AS key, wrapped IS NULL AS destroyed, wrapped IS NULL AND copied AS gone_from_topic
+FROM data_keys WHERE conversation_id = %(conversation)s ORDER BY created_at, key_id;
+
+-- runs_held: How many open runs each member holds; those that nobody holds count for null.
+SELECT member, count(*) AS runs FROM runs WHERE status IN ('open', 'queued') GROUP BY member;
+
+-- longest_runs: Runs that have not ended, the longest open first.
+SELECT conversation_id AS conversation, turn_seq, group_id AS "group", member, run_epoch, status, opened_at
+FROM runs WHERE status IN ('open', 'queued') ORDER BY opened_at, run_id LIMIT %(limit)s;

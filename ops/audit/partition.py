@@ -9,6 +9,7 @@ from typing import Any, Final
 from ops.audit.clock import ClockFollowsTicks
 from ops.audit.intake import Consumed
 from ops.audit.keys import KeysOnce
+from ops.audit.older_keys import OlderKeys
 from ops.audit.order import GapFree, WriterEpochs
 from ops.audit.owners import Owners
 from ops.audit.refusals import NothingFenced
@@ -18,6 +19,7 @@ from ops.audit.source import CouldNotVerify, PartitionSource
 from ops.audit.turns import NothingLost
 from ops.audit.violations import Checker, Findings, Tally, Violation
 from streams.core.events import BatchCommitted, Entry, Event, Unknown
+from streams.core.state import KEY_LIFETIME_MS
 from streams.fence.port import Positions
 
 SPLITS: Final = (1 / 3, 2 / 3)
@@ -207,6 +209,15 @@ class PartitionAudit:
         if rows != self._replay.count:
             problem = f"the checkpoint has {rows} conversations, a replay {self._replay.count}"
             self._report(CheckpointHolds.invariant, entry, [problem])
+        await self._compare_keys(entry)
+
+    async def _compare_keys(self, entry: Entry) -> None:
+        """After all conversations were dumped: their older keys against the table."""
+        older, too_old = self._replay.older_keys, self._replay.state.at - KEY_LIFETIME_MS
+        async for row in self._checkpoint.older_keys(too_old):
+            self._report(OlderKeys.invariant, entry, older.compare(row), row["conversation_id"])
+        for conversation, problem in older.missing(too_old):
+            self._report(OlderKeys.invariant, entry, [problem], conversation or None)
 
     def _report(
         self, invariant: int, entry: Entry | None, problems: Iterable[str], conversation: str | None = None

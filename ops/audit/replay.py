@@ -15,12 +15,13 @@ from typing import Any, ClassVar, Final
 from psycopg import AsyncConnection, AsyncServerCursor, IsolationLevel
 from psycopg.rows import dict_row
 
+from ops.audit.older_keys import OlderKeys
 from ops.audit.remembered import scratch
 from ops.audit.violations import Kinds
 from ops.database import QUERIES
 from streams.core.events import BatchCommitted, Entry
 from streams.core.fold import evolve
-from streams.core.state import ImpossibleEvent, Partition
+from streams.core.state import Conversation, ImpossibleEvent, Partition
 from streams.core.store import (
     attach,
     dump_conversation,
@@ -84,6 +85,7 @@ class Replay:
         self.state = Partition(partition)
         self.broken = False
         """An entry could not follow: there is no state from there on."""
+        self.older_keys = OlderKeys()
         self._resident_most = resident_most
         self._spill = Spill()
 
@@ -111,13 +113,13 @@ class Replay:
             return
         idle = [name for name, each in self.state.conversations.items() if not is_hot(each)]
         for name in idle[: surplus + self._resident_most // 4]:
-            self._spill.put(name, dump_conversation(self.state.conversations.pop(name))[0])
+            self._spill.put(name, self._dumped(self.state.conversations.pop(name)))
 
     def split(self) -> list[str]:
         """Take the state apart into rows and put it together again; it must be the same bytes, and fold on the same."""
         if self.broken:
             return []
-        rows = {name: dump_conversation(each)[0] for name, each in self.state.conversations.items()}
+        rows = {name: self._dumped(each) for name, each in self.state.conversations.items()}
         whole = dump_partition(self.state)
         self.state = load_partition(whole, self.state.partition)
         for name, row in rows.items():
@@ -137,13 +139,21 @@ class Replay:
         """A conversation as a checkpoint would hold it, and whether it is hot; None: there is none."""
         known = self.state.conversations.get(conversation_id)
         if known is not None:
-            return dump_conversation(known)[0], is_hot(known)
+            return self._dumped(known), is_hot(known)
         spilled = self._spill.peek(conversation_id)
         return None if spilled is None else (spilled, False)
+
+    def _dumped(self, conversation: Conversation) -> bytes:
+        """Its row; the keys that fell out of it are noted."""
+        row, fallen = dump_conversation(conversation)
+        if fallen:
+            self.older_keys.note(conversation.id, fallen)
+        return row
 
     def close(self) -> None:
         """Remove what lies on disk."""
         self._spill.close()
+        self.older_keys.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +175,15 @@ class StoredCheckpoint:
         async with AsyncServerCursor(self.connection, "audit_rows", row_factory=dict_row) as cursor:
             cursor.itersize = ROWS_AT_ONCE
             await cursor.execute(QUERIES["conversation_rows"], {"partition": self.partition})
+            async for row in cursor:
+                yield row
+
+    async def older_keys(self, not_before: int) -> AsyncIterator[dict[str, Any]]:
+        """Rows of the table of older idempotency keys, of this log time or later."""
+        assert self.connection is not None  # noqa: S101 -- as above
+        async with AsyncServerCursor(self.connection, "audit_keys", row_factory=dict_row) as cursor:
+            cursor.itersize = ROWS_AT_ONCE
+            await cursor.execute(QUERIES["older_keys"], {"partition": self.partition, "not_before": not_before})
             async for row in cursor:
                 yield row
 

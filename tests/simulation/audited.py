@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from ops.audit.intake import Batch, Taken
 from ops.audit.partition import PartitionAudit
 from ops.audit.replay import StoredCheckpoint
@@ -58,9 +60,16 @@ class SimCheckpoint(StoredCheckpoint):
 
     rows: list[dict[str, Any]] = field(default_factory=list)
 
+    keys: list[dict[str, Any]] = field(default_factory=list)
+
     async def conversations(self) -> AsyncIterator[dict[str, Any]]:
         for row in self.rows:
             yield row
+
+    async def older_keys(self, not_before: int) -> AsyncIterator[dict[str, Any]]:
+        for key in self.keys:
+            if key["at"] >= not_before:
+                yield key
 
 
 def audit(place: Place) -> tuple[Tally, list[str]]:
@@ -97,4 +106,5 @@ def _checkpoint(place: Place, partition: int) -> SimCheckpoint:
         for name, (of, conversation) in store.conversations.items()
         if of == partition
     ]
-    return SimCheckpoint(row, None, partition, rows)
+    keys = [msgspec.structs.asdict(key) for of, key in store.keys.values() if of == partition]
+    return SimCheckpoint(row, None, partition, rows, keys)

@@ -150,6 +150,15 @@ def _save_under_own_token(undo: ExitStack, may: Callable[[Token, Token], bool]) 
     kept = swap(undo, MemoryCheckpoints, "save", save)
 
 
+def _older_keys_lost(undo: ExitStack) -> None:
+    async def save(
+        self: MemoryCheckpoints, partition: int, checkpoint: Checkpoint, rows: Any, keys: Any, before: int, **known: int
+    ) -> None:
+        await kept(self, partition, checkpoint, rows, (), before, **known)
+
+    kept = swap(undo, MemoryCheckpoints, "save", save)
+
+
 def _unreadable_saved(undo: ExitStack) -> None:
     swap(undo, Writer, "_save_committed", Writer._save)
 
@@ -235,6 +244,7 @@ GUARDS = (
         _unreadable_saved,
         ("marker forgotten", "kill at"),
     ),
+    Mutation("older keys are kept for a day", "what falls out of its conversation's row is gone", _older_keys_lost),
     Mutation(
         "run token on frames",
         "whoever names, or is taken for, a run may write to it",

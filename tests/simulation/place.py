@@ -15,10 +15,10 @@ from typing import Any
 
 import structlog
 
-from streams.core import fold
+from streams.core import fold, keys, store
 from streams.core.commands import Command, CommitTurn
 from streams.core.events import Entry
-from streams.core.state import Partition
+from streams.core.state import KEYS_IN_ROW, Partition
 from streams.runtime import balancer, kafka, kafka_clients, partition, writer
 from streams.runtime.codec import Codec
 from streams.runtime.partitioning import partition_of
@@ -51,6 +51,8 @@ class Place:
         self.network = Network(self.loop, self.branch())
         self.cluster = Cluster(self.loop, self.branch(), self.codec)
         self.database = Database(self.loop, self.network)
+        self.keys_in_row = KEYS_IN_ROW
+        """So many of a conversation's idempotency keys are in its row; the table of older ones has the rest."""
         self.lines: list[str] = []
         self.violations: list[str] = []
         self._ambushes: dict[str, list[Callable[[Process], None]]] = {}
@@ -119,6 +121,8 @@ class Place:
             (balancer, "BALANCE_EVERY_S", BALANCE_EVERY_S),
             (writer, "POLL_WAIT_MS", POLL_WAIT_MS),
             (writer, "step", _failing),
+            (keys, "KEYS_IN_ROW", self.keys_in_row),
+            (store, "KEYS_IN_ROW", self.keys_in_row),
             (kafka_clients, "AIOKafkaProducer", partial(SimProducer, self.network, self.cluster)),
             (kafka, "AIOKafkaConsumer", partial(SimConsumer, self.network, self.cluster)),
             *((asyncio, name, here) for name in RUNNING_LOOP if hasattr(asyncio, name)),

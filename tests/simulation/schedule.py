@@ -13,6 +13,7 @@ from ops.audit.turns import NothingLost
 from ops.audit.violations import Tally
 from streams.core.events import Rejected
 from streams.core.routing import DELIVER, POLICIES
+from streams.core.state import KEYS_IN_ROW
 from streams.runtime.ports import Limits
 from tests.simulation import kept, promises
 from tests.simulation.agents import Agent
@@ -85,6 +86,7 @@ class Shape:
     member_ttl_ms: int = 5_000
     limits: Limits = field(init=False)
     worker: WorkerSettings = field(init=False)
+    keys_in_row: int = KEYS_IN_ROW
     rules: dict[str, object] = field(init=False)
     """Of the agents' channel."""
     document: str = ""
@@ -112,6 +114,7 @@ class Shape:
         self.echo_until = draw.choice([0.0, self.heal_at, self.heal_at if self.hunting else 0.0])
         self.batch_bytes = draw.choice([1 << 20, 900])
         self.paces = {"kafka": draw.choice([1.0, 1.0, 10.0, 60.0]), "postgres": draw.choice([1.0, 1.0, 10.0])}
+        self.keys_in_row = draw.choice([KEYS_IN_ROW, KEYS_IN_ROW, 1, 3])
         self._draw_deeds()
         self.rules = self._draw_rules()
         self.document = json.dumps(
@@ -160,6 +163,7 @@ class Schedule:
         self.seed = seed
         self._shape = shape = Shape(Random(seed ^ 0x5EED), only)
         self.place = Place(seed, shape.partitions)
+        self.place.keys_in_row = shape.keys_in_row
         self._done = False
         self._lost = [NothingLost() for _ in range(shape.partitions)]
         self._seen = [0] * shape.partitions
