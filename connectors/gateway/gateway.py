@@ -149,7 +149,10 @@ class Gateway:
             self.metrics.ready.set(1)
 
     async def drain(self) -> None:
-        """Take nobody in; get nothing new; let accepted runs end within the budget; close every socket; say goodbye."""
+        """Take nobody in; get nothing new; let accepted runs end within the budget; close every socket; say goodbye.
+
+        An agent whose runs all wait for people goes at once: it goes on with them at another gateway.
+        """
         self._move(Phase.DRAINING)
         self.metrics.ready.set(0)
         self.membership.drain(list(self.membership.members), "gateway_stops")
@@ -158,7 +161,7 @@ class Gateway:
         while True:
             self._end_viewers()
             for agent in self._agents():
-                if not agent.session.runs_open:
+                if not agent.session.runs_at_work:
                     self._leave(agent)
             if loop.time() >= deadline or not (self._agents() or self._requests):
                 break

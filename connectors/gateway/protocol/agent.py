@@ -329,6 +329,8 @@ class AgentSession(AgentRuns):
         texts = verbatim(self._raw) if frame.get("type") in NATIVE else None
         parsed = parse_agent_frame(frame, self._new_id, texts)
         run_id, run_epoch = _run_named(frame)
+        if parsed.type == "run":
+            self._delivery.said(conversation_id, run_id, frame["data"].get("status"))
         ref = None
         if parsed.client_id is not None:
             if len(self._pending) >= IN_FLIGHT_MAX:

@@ -57,6 +57,11 @@ class AgentRuns(Session):
         """How many runs this member holds."""
         return self._delivery.runs_open
 
+    @property
+    def runs_at_work(self) -> int:
+        """How many of them do not wait for a person's answer."""
+        return self._delivery.runs_at_work
+
     def holds(self, run_id: str, run_epoch: int) -> bool:
         """Whether it holds this run at this epoch."""
         return self._delivery.holds(run_id, run_epoch)

@@ -30,6 +30,8 @@ class Held(msgspec.Struct):
     conversation_id: str
     turn_seq: int
     run_epoch: int
+    asks: bool = False
+    """Its process said that it waits for a person's answer."""
 
 
 class _Waiting(msgspec.Struct):
@@ -93,6 +95,18 @@ class Delivery:
     def runs_open(self) -> int:
         """How many runs the member holds."""
         return len(self._runs)
+
+    @property
+    def runs_at_work(self) -> int:
+        """How many of them do not wait for a person."""
+        return sum(not held.asks for held in self._runs.values())
+
+    def said(self, conversation_id: str, run_id: str | None, status: object) -> None:
+        """Its process said how a run is; one that it does not name is the conversation's only one, or none."""
+        there = [each for each in self._runs.values() if each.conversation_id == conversation_id]
+        held = self._runs.get(run_id) if run_id is not None else there[0] if len(there) == 1 else None
+        if held is not None:
+            held.asks = status == "interrupted"
 
     def holds(self, run_id: str, run_epoch: int) -> bool:
         """Whether it holds this run at this epoch."""

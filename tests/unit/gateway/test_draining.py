@@ -174,3 +174,25 @@ async def test_when_all_of_a_group_drain_its_turns_are_given_still(world: World,
         await served.say(conversation, token, "one")
         assert (await agent.until("text"))["data"]["text"] == "one"
     assert any(isinstance(command, CommitTurn) for command in world.commands)
+
+
+async def test_a_gateway_that_stops_does_not_sit_out_its_budget_for_what_waits_for_people(world: World) -> None:
+    async with serve(world, settings_for(drain_budget_ms=600_000)) as served:
+        conversation, token = await served.conversation()
+        async with served.agent() as agent:
+            await served.say(conversation, token, "refund please")
+            turn = await agent.until("text")
+            named = {"run": turn["run"], "runEpoch": turn["runEpoch"]}
+            await agent.say(conversation, {"type": "run", "data": {"status": "started"}, **named})
+            await agent.settled()
+            draining = asyncio.create_task(served.gateway.drain())
+            await agent.say(conversation, {"type": "interrupt", "id": "ask-1", "data": {"payload": "?"}, **named})
+            await agent.settled()
+            assert not draining.done(), "it is at work"
+            await agent.say(conversation, {"type": "run", "data": {"status": "interrupted"}, **named})
+            code, reason, _ = await agent.ended()
+            assert (code, json.loads(reason)["reason"]) == (1012, "restart")
+            await draining
+        async with serve(world) as other, other.agent(watermarks={conversation: 1}) as again:
+            await again.settled()
+            assert "RunEnded" not in world.kinds(conversation), "it goes on there"
