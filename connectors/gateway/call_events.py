@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,9 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from connectors.gateway.authorization import Caller
 from connectors.gateway.call_state import Call
 from connectors.gateway.clock import wall_ms
-from connectors.gateway.middleware import Middleware
 from connectors.gateway.ports import Stored, Unavailable
 from connectors.gateway.protocol.render import iso, numbered
+from connectors.gateway.showing import Showing
 from connectors.gateway.sse import PING_S, SEND_TIMEOUT_S
 from streams.core.events import FrameCommitted
 
@@ -39,23 +39,23 @@ async def page_of(gateway: Gateway, call: Call, after: int, limit: int) -> Field
     wanted = call.frames[after : after + limit]
     ended = call.status is not None
     events: list[Fields] = []
-    async for stored in _frames(gateway, call, wanted, await _middleware(gateway, call)):
+    async for stored in _frames(gateway, call, wanted, await _showing(gateway, call, wanted)):
         events.append(_event(after + len(events) + 1, stored))
     last = after + len(events)
     return {"events": events, "next": last, "done": ended and last >= len(call.frames)}
 
 
-async def _middleware(gateway: Gateway, call: Call) -> Middleware | None:
-    """That of the channel that the call came from, if it has any."""
-    if not gateway.middleware:
+async def _showing(gateway: Gateway, call: Call, wanted: Sequence[int]) -> Showing | None:
+    """How callers are shown these frames of the call, where the thread's channel has middleware."""
+    info = await gateway.history.conversation(call.thread) if gateway.middleware and wanted else None
+    if info is None or info.channel not in gateway.middleware:
         return None
-    info = await gateway.history.conversation(call.thread)
-    return gateway.middleware.get(info.channel) if info is not None else None
+    showing = Showing(gateway, info.id, info.channel, info.channel)
+    await showing.seek(wanted[0] - 1)
+    return showing
 
 
-async def _frames(
-    gateway: Gateway, call: Call, wanted: list[int], middleware: Middleware | None
-) -> AsyncIterator[Stored]:
+async def _frames(gateway: Gateway, call: Call, wanted: list[int], showing: Showing | None) -> AsyncIterator[Stored]:
     """The entries of these seqs, which are all of frames of the call, ascending, as callers are shown them."""
     index = 0
     while index < len(wanted):
@@ -64,7 +64,7 @@ async def _frames(
         )
         if not page.stored:
             raise Unavailable(f"seq {wanted[index]} of {call.thread} is in neither the read model nor memory")
-        for stored in page.stored if middleware is None else middleware.stored(page.stored):
+        for stored in page.stored if showing is None else showing.stored(page.stored):
             if index < len(wanted) and stored.entry.event.seq == wanted[index]:
                 index += 1
                 yield stored
@@ -77,12 +77,12 @@ def _event(n: int, stored: Stored) -> Fields:
 
 async def output_of(gateway: Gateway, call: Call) -> Fields:
     """Its messages, streams among them as the text that they grew to, and all of their text."""
-    middleware = await _middleware(gateway, call)
-    if call.output is not None and middleware is None:
+    showing = await _showing(gateway, call, call.frames)
+    if call.output is not None and showing is None:
         return call.output
     messages: list[Fields] = []
     streams: dict[str, Fields] = {}
-    async for stored in _frames(gateway, call, list(call.frames), middleware):
+    async for stored in _frames(gateway, call, list(call.frames), showing):
         event = stored.entry.event
         if stored.superseded or not isinstance(event, FrameCommitted) or event.frame.type in NOT_SAID:
             continue
@@ -98,7 +98,7 @@ async def output_of(gateway: Gateway, call: Call) -> Fields:
         message["text"] += _chunk(frame.data)
     text = "\n\n".join(message["text"] for message in messages if message["text"])
     output = {"text": text, "messages": messages}
-    if middleware is None and call.status is not None and len(msgspec.json.encode(output)) <= OUTPUT_KEPT_BYTES:
+    if showing is None and call.status is not None and len(msgspec.json.encode(output)) <= OUTPUT_KEPT_BYTES:
         call.output = output
     return output
 

@@ -34,6 +34,8 @@ from connectors.gateway.ports import ConversationInfo, Intake, ReadModel, Store,
 from connectors.gateway.protocol.errors import CLOSE_RESTART, ProtocolError, restart_reason
 from connectors.gateway.protocol.session import Claims, Scope
 from connectors.gateway.recent import Recent
+from connectors.gateway.showing import Showing
+from streams.core.routing import may_write
 from streams.runtime.partitioning import partition_of
 from streams.settings import Settings
 
@@ -254,10 +256,12 @@ class Gateway:
     def _set_middleware(self, _version: int, document: str) -> None:
         self.middleware = middleware_of(document)
 
-    def shown(self, channel: str, stored: Sequence[Stored]) -> Sequence[Stored]:
-        """A part of a transcript as this channel's people are shown it."""
-        middleware = self.middleware.get(channel)
-        return stored if middleware is None else middleware.stored(stored)
+    async def shown(self, channel: str, info: ConversationInfo, after: int, stored: Sequence[Stored]) -> list[Stored]:
+        """A part of a transcript, what follows `after`, as people of this channel are shown it. Raises
+        `Unavailable`."""
+        showing = Showing(self, info.id, channel, info.channel)
+        await showing.seek(after)
+        return showing.stored(stored)
 
     def _refusal_of(self, channel: str | None, scope: Scope) -> ProtocolError | None:
         try:
@@ -298,8 +302,26 @@ class Gateway:
             raise ProtocolError("forbidden", "the token is for another conversation")
         info = await self.conversation(conversation_id)
         # Whether a conversation of somebody else exists is not told.
-        if info.channel != claims.channel or (claims.conversation_id is None and info.participant != claims.user):
+        if not self._may_see(claims, info):
             raise ProtocolError("conversation_not_found", "no such conversation")
+        return info
+
+    def _may_see(self, claims: Claims, info: ConversationInfo) -> bool:
+        """Its person may, whom a token that is bound to it stands for. In a channel that its own is routed to: who is
+        the same person by the word of both channels' backends, or where that channel has `sees: all`, everybody whom
+        its backend names."""
+        if info.channel == claims.channel:
+            return claims.conversation_id is not None or info.participant == claims.user
+        config = self.directory.config
+        if not claims.named or not may_write(config, info.channel, claims.channel):
+            return False
+        return config.channel(claims.channel).sees == "all" or info.external_id == claims.user
+
+    async def own_conversation(self, claims: Claims, conversation_id: str) -> ConversationInfo:
+        """As `conversation_for`, for what only people of its own channel may do."""
+        info = await self.conversation_for(claims, conversation_id)
+        if info.channel != claims.channel:
+            raise ProtocolError("forbidden", f"only people of its own channel, {info.channel}, may do that")
         return info
 
     async def conversation(self, conversation_id: str) -> ConversationInfo:

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from connectors.gateway.ports import Stored
+from connectors.gateway.pieces import StreamMask, is_text_chunk
 from connectors.gateway.protocol.render import Fields
 from streams.core.events import Entry, Frame, FrameCommitted, PersonFrameCommitted, Turn, TurnCommitted
 from streams.fence.middleware import Mask, Step, Steps, Transform, compiled
@@ -71,29 +71,33 @@ class Middleware:
         self._hides_all = hides_all
         self._filtered = frozenset(name for step in steps if step.filter is not None for name in step.filter.types)
         self._changes = [_Change(each) for step in steps if (each := step.mask or step.transform) is not None]
+        self.stream_masks = tuple(
+            StreamMask(compiled(step.mask.pattern), step.mask.with_)
+            for step in steps
+            if step.mask is not None and (step.mask.types is None or "genui" in step.mask.types)
+        )
+        """Those that are for the text of streams, which is masked as one; see `pieces`."""
 
     def hides(self, kind: str) -> bool:
         """Whether agents' frames of this type are not shown."""
         return self._hides_all or kind in self._filtered
 
-    def entry(self, entry: Entry) -> Entry:
-        """As people are shown it. What people said is never hidden: their own connections wait for it."""
+    def entry(self, entry: Entry, *, streams_are_masked: bool = False) -> Entry:
+        """As people are shown it. What people said is never hidden: their own connections wait for it.
+        `streams_are_masked`: the text of a stream's chunk was masked already, with what stands around it."""
         event = entry.event
         if isinstance(event, FrameCommitted) and event.seq and self.hides(event.frame.type):
-            return msgspec.structs.replace(entry, event=_hidden(event))
+            return msgspec.structs.replace(entry, event=hidden(event))
         if isinstance(event, TurnCommitted):
             turn = self._said(event.turn)
             shown = event if turn is event.turn else msgspec.structs.replace(event, turn=turn)
             return entry if shown is event else msgspec.structs.replace(entry, event=shown)
         if isinstance(event, FrameCommitted | PersonFrameCommitted):
-            frame = self._more(self._said(event.frame))
+            masks = not (streams_are_masked and is_text_chunk(event.frame))
+            frame = self._more(self._said(event.frame, masks=masks))
             if frame is not event.frame:
                 return msgspec.structs.replace(entry, event=msgspec.structs.replace(event, frame=frame))
         return entry
-
-    def stored(self, stored: Sequence[Stored]) -> list[Stored]:
-        """As `entry`, of a part of a transcript."""
-        return [Stored(self.entry(each.entry), superseded=each.superseded) for each in stored]
 
     def relayed(self, frame: bytes) -> bytes | None:
         """What others show of themselves, which has no `seq`; None: it is not shown."""
@@ -111,14 +115,14 @@ class Middleware:
         decoded = [{**asked, "data": msgspec.json.decode(msgspec.json.encode(asked["data"]))} for asked in pending]
         return [self._changed(asked, "interrupt") for asked in decoded]
 
-    def _changed(self, fields: Fields, kind: str, *, masks_only: bool = False) -> Fields:
+    def _changed(self, fields: Fields, kind: str, *, masks_only: bool = False, masks: bool = True) -> Fields:
         """The same object when no step changes anything."""
         for change in self._changes:
-            if change.concerns(kind) and (change.masks or not masks_only):
+            if change.concerns(kind) and (masks if change.masks else not masks_only):
                 fields = change.apply(fields)
         return fields
 
-    def _said(self, said: _Said) -> _Said:
+    def _said(self, said: _Said, *, masks: bool = True) -> _Said:
         """With its texts changed. What is no JSON that can be looked into is left out."""
         if not any(change.concerns(said.type) for change in self._changes):
             return said
@@ -128,7 +132,7 @@ class Middleware:
             own["metadata"] = _object(said.metadata)
         if said.data is not None and said.text is not None:
             own["text"] = said.text
-        changed = self._changed(own, said.type)
+        changed = self._changed(own, said.type, masks=masks)
         return said if changed is own else _written(said, changed, chunk)
 
     def _more(self, frame: Frame) -> Frame:
@@ -205,7 +209,7 @@ class _Masked:
         return "".join([*parts, text[after:]])
 
 
-def _hidden(event: FrameCommitted) -> FrameCommitted:
+def hidden(event: FrameCommitted) -> FrameCommitted:
     """In its place: that something is here."""
     notice = Frame(id=f"{event.conversation_id}/{event.seq}", type="event", data=f'{{"name":"{HIDDEN}"}}')
     return msgspec.structs.replace(event, frame=notice, sender="system")

@@ -101,7 +101,7 @@ def _bound(gateway: Gateway, request: Request, claims: Claims, conversation: str
 async def close_conversation(gateway: Gateway, request: Request) -> Response:
     """Close it."""
     claims = await claims_of(gateway, http.bearer(request))
-    info = await gateway.conversation_for(claims, conversation_id(request))
+    info = await gateway.own_conversation(claims, conversation_id(request))
     await gateway.commands.close_conversation(info.id, claims.user, http.trace_headers(request))
     return json_response({"conversationId": info.id, "status": "closed"})
 
@@ -109,7 +109,7 @@ async def close_conversation(gateway: Gateway, request: Request) -> Response:
 async def reopen_conversation(gateway: Gateway, request: Request) -> Response:
     """Open it again."""
     claims = await claims_of(gateway, http.bearer(request))
-    info = await gateway.conversation_for(claims, conversation_id(request))
+    info = await gateway.own_conversation(claims, conversation_id(request))
     await gateway.commands.reopen_conversation(info.id, claims.user, http.trace_headers(request))
     return json_response({"conversationId": info.id, "status": "active"})
 
@@ -124,7 +124,7 @@ async def post_activity(gateway: Gateway, request: Request) -> Response:
     sender = sender_of(claims, named)
     kind = optional(body, "type", str) or "message"
     if kind == "typing":
-        gateway.live.announce(Speaker(sender, "user", info.channel), info.id, Typing(active=True), None)
+        gateway.live.announce(Speaker(sender, "user", claims.channel), info.id, Typing(active=True), None)
         return json_response({"id": str(uuid4())}, 202)
     message = message_of(body, kind, key, metadata="channelData", reply_to="replyToId")
     command = gateway.commands.turn(info.id, claims, sender, message)
@@ -192,7 +192,7 @@ async def list_activities(gateway: Gateway, request: Request) -> Response:
     limit = http.number(request, "limit", PAGE_DEFAULT, low=1, high=PAGE_MAX)
     await gateway.check_watermark(info, seen)
     page = await gateway.history.page(info.id, seen, limit)
-    shown = gateway.shown(info.channel, page.stored)
+    shown = await gateway.shown(claims.channel, info, seen, page.stored)
     activities = [activity(stored.entry, superseded=stored.superseded) for stored in shown]
     last = page.stored[-1].entry.event.seq if page.stored else seen
     return json_response(

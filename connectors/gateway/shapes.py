@@ -37,6 +37,7 @@ TENANT_MESSAGE: Final = {
     "sender": Field("string", "who speaks; the conversation's participant when absent"),
     "attachments": MESSAGE["attachments"],
     "reply_to_id": MESSAGE["replyToId"],
+    "source_channel_id": Field("string", "the channel that it is said in, which the conversation's is routed to"),
     "metadata": Field("object", "at most 16 KiB"),
 }
 

@@ -26,7 +26,9 @@ from connectors.gateway.ports import ConversationInfo, Stored, Unavailable
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.render import encode, numbered, superseded_before, superseded_seqs, transient
+from connectors.gateway.protocol.session import Claims
 from connectors.gateway.protocol.viewer import Item, Phase, Viewer
+from connectors.gateway.showing import Showing
 from streams.core.events import Entry
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ async def stream(gateway: Gateway, request: Request) -> Response:
     info = await gateway.conversation_for(claims, conversation_id(request))
     after = _resume_after(request)
     await gateway.check_watermark(info, after)
-    events = EventStream(gateway, info, after, claims.expires_at)
+    events = EventStream(gateway, info, after, claims)
     return EventSourceResponse(events.events(), ping=PING_S, send_timeout=SEND_TIMEOUT_S)
 
 
@@ -71,14 +73,14 @@ def _resume_after(request: Request) -> int:
 
 
 class EventStream:
-    """One reader: history from where it was, then live, merged as for a socket. It ends with its token, at `expires_at`
-    (ms since the epoch)."""
+    """One reader: history from where it was, then live, merged as for a socket. It ends with its token."""
 
-    def __init__(self, gateway: Gateway, info: ConversationInfo, after: int, expires_at: int) -> None:
+    def __init__(self, gateway: Gateway, info: ConversationInfo, after: int, claims: Claims) -> None:
         self._gateway = gateway
-        self._expires_at = expires_at
-        self.channel = info.channel
-        """The conversation's channel."""
+        self._expires_at = claims.expires_at
+        self.channel = claims.channel
+        """The reader's channel."""
+        self._showing = Showing(gateway, info.id, claims.channel, info.channel)
         self._conversation = info.id
         self._viewer = Viewer(after, gateway.history.head(info))
         self._frames: deque[bytes] = deque()
@@ -94,15 +96,13 @@ class EventStream:
             self.end()
 
     def _show(self, entries: Sequence[Entry]) -> None:
-        middleware = self._gateway.middleware.get(self.channel)
-        for committed in entries:
-            entry = committed if middleware is None else middleware.entry(committed)
+        for entry in entries:
             if entry.event.seq:
-                self._put(self._viewer.offer(_item(Stored(entry))))
+                self._put(self._viewer.offer(self._item(Stored(entry))))
                 continue
             if self._viewer.phase is Phase.LIVE:
-                hides = middleware.hides if middleware is not None else lambda _: False
-                self._put([encode(frame) for frame in transient(entry) if not hides(frame["type"])])
+                shown = transient(self._showing.entry(entry))
+                self._put([encode(frame) for frame in shown if not self._showing.hides(frame["type"])])
             if (notice := superseded_seqs(entry)) is not None:
                 self._put([encode(notice)])
         if self._viewer.load_after is not None:
@@ -111,8 +111,7 @@ class EventStream:
     def relay(self, frame: bytes) -> None:
         """See `hub.ViewerPort`."""
         try:
-            middleware = self._gateway.middleware.get(self.channel)
-            shown = frame if middleware is None else middleware.relayed(frame)
+            shown = self._showing.relayed(frame)
         except Exception:
             log.exception("an event stream failed", conversation=self._conversation)
             self.end()
@@ -170,12 +169,19 @@ class EventStream:
     async def _load(self, after: int) -> None:
         try:
             page = await self._gateway.history.page(self._conversation, after, limits.REPLAY_BATCH)
+            await self._showing.seek(after)
         except Unavailable:
             self._viewer.stall()
             return
         if not self._viewer.above_head(after, page.head):
-            shown = self._gateway.shown(self.channel, page.stored)
-            self._put(self._viewer.loaded([_item(stored) for stored in shown], page.head))
+            self._put(self._viewer.loaded([self._item(stored) for stored in page.stored], page.head))
+
+    def _item(self, stored: Stored) -> Item:
+        return Item(stored.entry.event.seq, lambda: self._numbered(stored))
+
+    def _numbered(self, stored: Stored) -> bytes:
+        shown = numbered(self._showing.entry(stored.entry), superseded=stored.superseded)
+        return encode(shown or {"type": "unknown", "seq": stored.entry.event.seq})
 
     def _put(self, frames: Sequence[bytes]) -> None:
         if self._ended:
@@ -184,12 +190,6 @@ class EventStream:
         if len(self._frames) > limits.OUTBOUND_FRAMES:
             self.end()  # a slow reader: it resumes
         self._news.set()
-
-
-def _item(stored: Stored) -> Item:
-    seq = stored.entry.event.seq
-    frame = numbered(stored.entry, superseded=stored.superseded) or {"type": "unknown", "seq": seq}
-    return Item(seq, encode(frame))
 
 
 def _event(frame: bytes) -> ServerSentEvent:

@@ -20,6 +20,7 @@ from connectors.gateway.protocol.parse import MAX_ID
 from connectors.gateway.protocol.render import iso
 from connectors.gateway.protocol.session import Claims, Scope
 from connectors.gateway.rest import PAGE_DEFAULT, PAGE_MAX, message_of
+from streams.core.routing import may_write
 from streams.runtime.live import Typing
 
 if TYPE_CHECKING:
@@ -134,12 +135,15 @@ async def post_activity(gateway: Gateway, request: Request) -> Response:
     sender = optional(body, "sender", str) or info.participant or "tenant"
     if not 0 < len(sender) <= MAX_ID:
         raise ProtocolError("invalid_message", f"sender: a string of 1 to {MAX_ID} characters")
+    channel = optional(body, "source_channel_id", str) or info.channel
+    if not may_write(gateway.directory.config, info.channel, channel):
+        raise ProtocolError("forbidden", f"source_channel_id: channel {info.channel} is not routed to {channel}")
     kind = optional(body, "type", str) or "message"
     if kind == "typing":
-        gateway.live.announce(Speaker(sender, "user", info.channel), info.id, Typing(active=True), None)
+        gateway.live.announce(Speaker(sender, "user", channel), info.id, Typing(active=True), None)
         return json_response({"data": {"id": str(uuid4()), "type": kind, "sender": sender}}, 202)
     message = message_of(body, kind, key, metadata="metadata", reply_to="reply_to_id")
-    claims = Claims(channel=info.channel, scope=Scope.CONVERSATION, user=sender, named=True, expires_at=0)
+    claims = Claims(channel=channel, scope=Scope.CONVERSATION, user=sender, named=True, expires_at=0)
     receipt = await gateway.commands.commit_turn(
         gateway.commands.turn(info.id, claims, sender, message), http.trace_headers(request)
     )

@@ -13,7 +13,6 @@ from connectors.gateway.clock import wall_ms
 from connectors.gateway.commands import unavailable
 from connectors.gateway.connection import Connection, Submit
 from connectors.gateway.live import Speaker
-from connectors.gateway.middleware import Middleware
 from connectors.gateway.ports import Unavailable, Written, pairs
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.actions import (
@@ -28,6 +27,7 @@ from connectors.gateway.protocol.actions import (
 )
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.user import UserSession
+from connectors.gateway.showing import Showing
 from streams.core.commands import CommitPersonFrame, CommitTurn
 from streams.core.events import Entry
 from streams.runtime.codec import Unencodable
@@ -51,31 +51,22 @@ class UserConnection(Connection):
         self._gateway = gateway
         self._present = False
         """Whether the others were told that it is there."""
-        session.hides = self._hides
+        self._showing: Showing | None = None
+        """How it is shown its conversation, once that is known."""
+        session.hides = lambda kind: self._showing is not None and self._showing.hides(kind)
+        session.shown = lambda entry: entry if self._showing is None else self._showing.entry(entry)
 
     def entries(self, entries: Sequence[Entry]) -> None:
         """See `hub.ViewerPort`."""
-        self.contained(lambda: self.session.entries(self._as_shown(entries), wall_ms()))
+        self.contained(lambda: self.session.entries(entries, wall_ms()))
 
     def relay(self, frame: bytes) -> None:
         """See `hub.ViewerPort`."""
         self.contained(lambda: self._relay(frame))
 
     def _relay(self, frame: bytes) -> Sequence[Action]:
-        middleware = self._middleware()
-        shown = frame if middleware is None else middleware.relayed(frame)
+        shown = frame if self._showing is None else self._showing.relayed(frame)
         return self.session.relayed(shown, wall_ms()) if shown is not None else ()
-
-    def _as_shown(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        middleware = self._middleware()
-        return entries if middleware is None else [middleware.entry(entry) for entry in entries]
-
-    def _middleware(self) -> Middleware | None:
-        return self._gateway.middleware.get(self.session.claims.channel)
-
-    def _hides(self, kind: str) -> bool:
-        middleware = self._middleware()
-        return middleware is not None and middleware.hides(kind)
 
     def _speaker(self) -> Speaker:
         return Speaker(self.session.user, "user", self.session.claims.channel)
@@ -112,9 +103,9 @@ class UserConnection(Connection):
             return
         # Watched first, looked at after: what is committed in between is in one of the two.
         gateway.hub.watch(conversation_id, self)
-        if (middleware := self._middleware()) is not None:
-            pending = middleware.questions(pending)
-        self.perform(self.session.opened(conversation_id, gateway.history.head(info), pending, wall_ms()))
+        self._showing = Showing(gateway, conversation_id, claims.channel, info.channel)
+        asked = self._showing.questions(pending)
+        self.perform(self.session.opened(conversation_id, gateway.history.head(info), asked, wall_ms()))
         if not self.ending:
             self._present = True
             for frame in gateway.live.came(self._speaker(), conversation_id, self):
@@ -135,12 +126,13 @@ class UserConnection(Connection):
         await self.until_drained()
         try:
             page = await self._gateway.history.page(self.session.conversation_id, after, limits.REPLAY_BATCH)
+            if self._showing is not None:
+                await self._showing.seek(after)
         except Unavailable as error:
             log.warning("a replay failed", conversation=self.session.conversation_id, error=str(error))
             self.perform(self.session.load_failed(after, LOAD_RETRY_MS, wall_ms()))
             return
-        shown = self._gateway.shown(self.session.claims.channel, page.stored)
-        self.perform(self.session.loaded(after, pairs(shown), page.head, wall_ms()))
+        self.perform(self.session.loaded(after, pairs(page.stored), page.head, wall_ms()))
 
     async def _submit(self, submit: Submit) -> None:
         if isinstance(submit, SubmitFrame):

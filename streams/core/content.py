@@ -44,6 +44,8 @@ class RefusedReason(StrEnum):
     RUN_NOT_FOUND = "run_not_found"
     MEMBER_LIVE = "member_live"
     AGENT_UNAVAILABLE = "agent_unavailable"
+    BOT_UNAVAILABLE = "bot_unavailable"
+    CHANNEL_NOT_ROUTED = "channel_not_routed"
 
 
 class MoveReason(StrEnum):

@@ -1,7 +1,8 @@
 """A conversation's life (rule 10) and what people say in it (rules 1, 3, 8).
 
 A turn, in this order: unknown conversation; a repeat (`Duplicate`); closed; content (sizes, text); channel not
-active. What passes gets the next seq and, in each group that its channel is routed to, an owner:
+active; one that may not write here. What passes gets the next seq and, in each group that its conversation's channel is
+routed to, an owner:
 
 - a group whose run asks something (an open interrupt of a run that has a member) gets it as the answer: the turn
   joins that run and opens none there. One ask takes one answer: the one that `reply_to` names, else the oldest. Other
@@ -9,6 +10,9 @@ active. What passes gets the next seq and, in each group that its channel is rou
 - every other group gets a run of its own, held by the rendezvous winner. Where that is another member than the last
   turn's, `OwnerChanged` comes first. A group whose policy is not `deliver` may be busy: see `policies`;
 - an agent channel without any member: the turn waits for the first group that joins there.
+
+A conversation's people are those of its own channel, and of the people's channels that this is routed to. Whichever of
+them a turn comes from, it goes to the agents of the conversation's own channel.
 
 A channel that is routed nowhere is for people among themselves: its turns open no run and wait for nobody.
 
@@ -45,7 +49,7 @@ from streams.core.invocations import decide_invocation
 from streams.core.limits import problem_of_ids, problem_of_text, problem_of_turn
 from streams.core.ownership import change_owner, choose
 from streams.core.policies import make_room, rejecting, why_not_taken
-from streams.core.routing import NOBODY, Plan, plan_of
+from streams.core.routing import NOBODY, Plan, may_write, plan_of
 from streams.core.run_events import bind, forget_waiting, note_asks, open_run
 from streams.core.runs import end
 from streams.core.state import Conversation, ImpossibleEvent, Latest, Partition, Run, Terms, Update, WaitingTurn
@@ -115,6 +119,9 @@ def decide_turn(state: Partition, command: CommitTurn) -> list[Event]:
     if plan is None:
         detail = f"channel: {conversation.channel} is not an active channel of document version {state.config.version}"
         return [_refuse(id_, RefusedReason.CHANNEL_UNKNOWN, detail, command.ref)]
+    if not may_write(state.config, conversation.channel, turn.channel):
+        detail = f"channel: {conversation.channel} is not routed to {turn.channel}"
+        return [_refuse(id_, RefusedReason.CHANNEL_NOT_ROUTED, detail, command.ref, turn.client_id)]
     # A human answers: it opens no run and waits for nobody.
     return _decide_taken(state, conversation, command, NOBODY if conversation.handed_over else plan)
 
@@ -292,12 +299,13 @@ def evolve_turn(state: Partition, conversation: Conversation, entry: Entry, even
     if key is not None:
         keys.take(conversation, key, seq, turn.id, at=entry.at, timestamp=entry.timestamp)
     speaker = turn.sender if turn.invocation is None else ""
-    conversation.latest = Latest(seq, turn.id, speaker)
+    origin = "" if turn.channel == conversation.channel or turn.invocation is not None else turn.channel
+    conversation.latest = Latest(seq, turn.id, speaker, origin=origin)
     owners = conversation.owners
     for assignment in event.assigned:
         group, member = assignment.group, assignment.member
         run = Run(assignment.run_id, seq, turn.id, group, member, entry.at, speaker)
-        open_run(state, conversation, bind(state, run, turn.invocation, entry.at))
+        open_run(state, conversation, bind(state, run, turn.invocation, entry.at, origin))
         if member is not None:
             owners[group] = member
     if len(owners) > OWNERS_MAX:
@@ -306,9 +314,9 @@ def evolve_turn(state: Partition, conversation: Conversation, entry: Entry, even
             del owners[group]
     for group in event.queued:
         run = Run(run_id(conversation.id, seq, group), seq, turn.id, group, None, entry.at, terms=Terms(queued=True))
-        open_run(state, conversation, bind(state, run, turn.invocation, entry.at))
+        open_run(state, conversation, bind(state, run, turn.invocation, entry.at, origin))
     for channel in event.waiting:
-        wait(state, conversation, channel, WaitingTurn(seq, turn.id, at=entry.at))
+        wait(state, conversation, channel, WaitingTurn(seq, turn.id, at=entry.at, origin=origin))
     if event.joins_run is not None:
         _join(state, conversation, entry, event)
         return

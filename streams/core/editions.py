@@ -216,4 +216,4 @@ def evolve_wanted_anew(
     for channel in [*conversation.waiting]:
         take_waiting(state, conversation, channel, event.turn_seq)
     for channel in event.waiting:
-        wait(state, conversation, channel, WaitingTurn(event.turn_seq, turn_id, event.edition, entry.at))
+        wait(state, conversation, channel, WaitingTurn(event.turn_seq, turn_id, event.edition, entry.at, latest.origin))

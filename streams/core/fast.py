@@ -1,7 +1,8 @@
 """The common turn in one go: what `decide_turn` and `evolve_turn` come to when there is nothing to decide anew.
 
-That is: a known, open conversation that asks nothing; a channel with one group and none without members; an owner
-chosen before by all its members, with the roster and the document unchanged since; no limit on when a run begins.
+That is: a known, open conversation that asks nothing; a turn from its own channel, which has one group and none without
+members; an owner chosen before by all its members, with the roster and the document unchanged since; no limit on when a
+run begins.
 Nearly every turn under load is one of these. A property test holds it to the same entry and the same state as the long
 way.
 """
@@ -28,7 +29,9 @@ def step_turn(state: Partition, command: CommitTurn, writer_epoch: int) -> Entry
     if not conversation.open or conversation.asking or plan.waiting or at < state.at:
         return None
     turn = command.turn
-    if turn.invocation is not None or writer_epoch != state.writer_epoch or problem_of_turn(turn) is not None:
+    if turn.invocation is not None or turn.channel != conversation.channel:
+        return None
+    if writer_epoch != state.writer_epoch or problem_of_turn(turn) is not None:
         return None
     seq = conversation.head + 1
     timestamp = command.timestamp

@@ -258,6 +258,7 @@ def _committed(
         key,
         command.ref,
         command.n,
+        "" if run is None or run.terms is None else run.terms.origin,
         conversation_id=conversation.id,
         seq=seq,
     )

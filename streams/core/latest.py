@@ -16,7 +16,7 @@ def latest_of(conversation: Conversation) -> Latest | None:
     known = conversation.latest
     newest = max(conversation.runs.values(), key=_by_turn, default=None)
     if newest is not None and (known is None or newest.turn_seq > known.seq):
-        return Latest(newest.turn_seq, newest.turn_id, newest.speaker)
+        return Latest(newest.turn_seq, newest.turn_id, newest.speaker, origin=newest.origin)
     return known
 
 
@@ -25,9 +25,10 @@ def keep_answer(conversation: Conversation, run: Run) -> None:
     known = conversation.latest
     said = () if run.progress is None else stretches(run.progress.frames)
     if known is None or known.seq < run.turn_seq:
-        conversation.latest = Latest(run.turn_seq, run.turn_id, run.speaker, 0, said)
+        conversation.latest = Latest(run.turn_seq, run.turn_id, run.speaker, 0, said, run.origin)
     elif said and known.seq == run.turn_seq:
-        conversation.latest = Latest(known.seq, known.id, known.speaker, known.editions, known.answered + said)
+        answered = known.answered + said
+        conversation.latest = Latest(known.seq, known.id, known.speaker, known.editions, answered, known.origin)
 
 
 def stretches(seqs: Sequence[int]) -> tuple[int, ...]:

@@ -238,12 +238,12 @@ def _newcomer(state: Partition, gateway: str, listed: ListedMember, at: int) -> 
 
 def _replaced(state: Partition, joined: Iterable[tuple[Member, dict[str, int]]]) -> list[Member]:
     """Members whose process has come with another connection: it has one, and this one is what is left of the last."""
-    replaced = []
+    replaced: dict[str, Member] = {}
     for newcomer, _ in joined:
         group = state.groups.get(newcomer.group)
         if newcomer.instance and group is not None:
-            replaced += [member for member in group.members.values() if member.instance == newcomer.instance]
-    return replaced
+            replaced |= {id_: member for id_, member in group.members.items() if member.instance == newcomer.instance}
+    return list(replaced.values())
 
 
 def _decide_change(state: Partition, gateway: str, n: int, change: Change, at: int) -> list[Event]:

@@ -9,6 +9,9 @@ All but `edit` and `regenerate` (see `editions`) become a `PersonFrameCommitted`
 - of any other (`genui_event`, `client_tools`, `client_skills`): given to one member a group, who is at work there, or
   the owner.
 
+All of these but `survey` are for agents: in a conversation whose channel is routed to none they are refused
+(`bot_unavailable`), and so is what is to be passed on while no agent is there.
+
 A `resume` that answers nothing which is open is refused (`not_interrupted`), as is one that leaves an open interrupt of
 a run out which it answers another of (`incomplete_resume`); answers to what is not open are dropped from one that is
 taken. An answered interrupt stays the run's until its agent says `interrupt_resolved`: a takeover that continues the
@@ -31,7 +34,7 @@ from streams.core.events import Assignment, Entry, Event, Frame, PersonFrameComm
 from streams.core.ids import message_id, person_key
 from streams.core.limits import problem_of_frame, problem_of_ids
 from streams.core.ownership import owner_of
-from streams.core.routing import plan_of
+from streams.core.routing import may_write, plan_of
 from streams.core.run_events import note_asks
 from streams.core.runs import end
 from streams.core.state import Conversation, ImpossibleEvent, Partition, Run
@@ -71,7 +74,27 @@ def decide_person_frame(state: Partition, command: CommitPersonFrame) -> list[Ev
     kind = command.frame.type
     if not conversation.open and kind != SURVEY:
         return [_refused(command, RefusedReason.CONVERSATION_CLOSED, "conversation_id: it is closed")]
-    return _DECIDERS.get(kind, _decide_passed_on)(state, conversation, command)
+    return _misrouted(state, conversation, command) or _DECIDERS.get(kind, _decide_passed_on)(
+        state, conversation, command
+    )
+
+
+def _misrouted(state: Partition, conversation: Conversation, command: CommitPersonFrame) -> list[Event]:
+    """Its sender's channel may not write here, or no agent's is there to be told."""
+    kind, own = command.frame.type, conversation.channel
+    if not may_write(state.config, own, command.channel):
+        detail = f"channel: {own} is not routed to {command.channel}"
+        return [_refused(command, RefusedReason.CHANNEL_NOT_ROUTED, detail)]
+    if kind == SURVEY or conversation.runs or _has_agents(state, conversation):
+        return []
+    detail = f"type: {kind} is for agents, and channel {own} is routed to none"
+    return [_refused(command, RefusedReason.BOT_UNAVAILABLE, detail)]
+
+
+def _has_agents(state: Partition, conversation: Conversation) -> bool:
+    """Whether its channel is routed to agents, be they there or not."""
+    plan = plan_of(state, conversation.channel)
+    return plan is not None and bool(plan.groups or plan.waiting)
 
 
 def _key(command: CommitPersonFrame) -> str | None:
@@ -126,6 +149,9 @@ def _decide_survey(state: Partition, conversation: Conversation, command: Commit
 
 def _decide_passed_on(state: Partition, conversation: Conversation, command: CommitPersonFrame) -> list[Event]:
     given = () if conversation.handed_over else _addressees(state, conversation, command.at)
+    if not conversation.handed_over and all(to.member is None for to in given):
+        detail = f"type: no agent is there to be given {command.frame.type}"
+        return [_refused(command, RefusedReason.BOT_UNAVAILABLE, detail)]
     return [_committed(conversation, command, command.frame, given)]
 
 

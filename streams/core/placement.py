@@ -128,7 +128,7 @@ class Placement:
         if claimants and not process and may_be_adopted(run) and not run.cancelling:
             adopt(self._draft, conversation, run, adopter([roster[id_] for id_ in claimants], conversation.id), reason)
             return
-        never_given = back is not None and not is_executed_once(self._state, run)
+        never_given = back is not None and not back.draining and not is_executed_once(self._state, run)
         if run.member is None and is_kept(self._state, run) and not never_given:
             return  # for the process that had it
         owner = choose(roster.values(), conversation.id, self._at, pinned=conversation.pinned(run.group))

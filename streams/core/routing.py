@@ -26,6 +26,9 @@ REJECT: Final = "reject"
 """It is not taken."""
 INTERRUPT: Final = "interrupt"
 """The earlier run ends, and its own begins."""
+ORIGIN: Final = "origin"
+"""The value of `replies` by which an answer goes only where what it answers came from."""
+
 POLICIES: Final = (DELIVER, ENQUEUE, REJECT, INTERRUPT)
 
 REFUSE: Final = "refuse"
@@ -80,15 +83,22 @@ class Channel(msgspec.Struct, frozen=True):
     """What becomes of a turn that every member of its group refused: `wait` or `refuse`."""
     grace_ms: int = 30_000
     """An invocation whose member's connection was lost is kept this long for its process to come back: 30 s."""
+    sees: str = "participant"
+    """Of conversations that are routed to it, being a channel of people: `participant`: whose participant is the same
+    person, by the word of both channels' backends; `all`: every one, whoever of its people asks."""
     groups: dict[str, GroupSettings] = {}
     """Per named group, by its name without the channel, what differs there."""
 
 
 class Route(msgspec.Struct, frozen=True, rename={"from_": "from"}):
-    """Turns of channel `from_` go to the agent channels `to`."""
+    """Turns of conversations of channel `from_` go to the agent channels among `to`; people of the others are shown
+    these conversations, and write in them."""
 
     from_: str
     to: tuple[str, ...] = ()
+    replies: str = "all"
+    """Where an answer is shown, beside the conversation's own channel: `all` of `to`, or only the `origin` of what it
+    answers."""
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -127,6 +137,9 @@ class Config(msgspec.Struct):
     document: str = ""
     channels: dict[str, Channel] = {}
     routes: dict[str, tuple[str, ...]] = {}
+    replies_to_origin: frozenset[str] = frozenset()
+    """Channels whose conversations' answers are shown only where what they answer came from, and in the channel
+    itself."""
     limits_begin: bool = False
     """Some channel sets `begin_ms`: runs have a timer from the first."""
     rules: dict[str, GroupRules] = {}
@@ -202,7 +215,23 @@ def parse_config(version: int, document: str) -> Config:
         known = routes.get(route.from_, ())
         routes[route.from_] = known + tuple(to for to in dict.fromkeys(route.to) if to not in known)
     limits_begin = any(channel.begin_ms for channel in parsed.channels)
-    return Config(version, document, channels, routes, limits_begin)
+    to_origin = frozenset(route.from_ for route in parsed.routes if route.replies == ORIGIN)
+    return Config(version, document, channels, routes, to_origin, limits_begin)
+
+
+def may_write(config: Config, own: str, channel: str) -> bool:
+    """Whether people of `channel` may write in a conversation of the channel `own`: it is that one, or that one is
+    routed to it, and it is an active channel of people."""
+    if channel == own:
+        return True
+    target = config.channels.get(channel)
+    return target is not None and target.active and target.kind != AGENT_KIND and channel in config.routes.get(own, ())
+
+
+def is_delivered(config: Config, own: str, channel: str, origin: str | None) -> bool:
+    """Whether people of `channel` are shown what an agent said in a conversation of the channel `own`. `origin`: the
+    channel that the turn which it answers came from; None: it answers none."""
+    return channel == own or origin is None or own not in config.replies_to_origin or channel == (origin or own)
 
 
 def plan_of(state: Partition, channel: str) -> Plan | None:

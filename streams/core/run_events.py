@@ -17,6 +17,7 @@ from streams.core.state import (
     Partition,
     Progress,
     Run,
+    WaitingTurn,
 )
 
 
@@ -70,8 +71,10 @@ def note_asks(run: Run, progress: Progress, at: int) -> None:
         progress.paused_at = 0
 
 
-def bind(state: Partition, run: Run, invocation: Invocation | None, at: int) -> Run:
-    """The run, with what its invocation, or else its group, says of it."""
+def bind(state: Partition, run: Run, invocation: Invocation | None, at: int, origin: str = "") -> Run:
+    """The run, with what its invocation, or else its group, says of it, and where its turn came from."""
+    if origin:
+        run.own_terms().origin = origin
     if invocation is None:
         deadline_ms = state.config.group(run.group).deadline_ms
     else:
@@ -122,16 +125,18 @@ def evolve_opened(state: Partition, conversation: Conversation, entry: Entry, ev
         return
     if queued is not None:
         raise ImpossibleEvent(f"run {event.run_id} is open already")
-    turn_id = take_waiting(state, conversation, event.channel, event.turn_seq)
-    if turn_id is None:
-        latest = latest_of(conversation)
-        if not event.turn_id or latest is None or event.turn_seq != latest.seq or not latest.editions:
-            raise ImpossibleEvent(f"turn {event.turn_seq} does not wait for channel {event.channel}")
-        turn_id = event.turn_id
+    waited = take_waiting(state, conversation, event.channel, event.turn_seq)
+    latest = latest_of(conversation) if waited is None else None
+    if waited is not None:
+        turn_id, origin = waited.turn_id, waited.origin
+    elif event.turn_id and latest is not None and event.turn_seq == latest.seq and latest.editions:
+        turn_id, origin = event.turn_id, latest.origin
+    else:
+        raise ImpossibleEvent(f"turn {event.turn_seq} does not wait for channel {event.channel}")
     run = Run(event.run_id, event.turn_seq, turn_id, event.group, event.member, entry.at)
     if event.queued:
         run.own_terms().queued = True
-    open_run(state, conversation, bind(state, run, None, entry.at))
+    open_run(state, conversation, bind(state, run, None, entry.at, origin))
     _own(conversation, event)
 
 
@@ -150,8 +155,8 @@ def _own(conversation: Conversation, event: RunOpened) -> None:
         conversation.plan = None
 
 
-def take_waiting(state: Partition, conversation: Conversation, channel: str, turn_seq: int) -> str | None:
-    """The turn waits for the channel no more. Its id; None: it did not wait."""
+def take_waiting(state: Partition, conversation: Conversation, channel: str, turn_seq: int) -> WaitingTurn | None:
+    """The turn waits for the channel no more. None: it did not wait."""
     turns = conversation.waiting.get(channel, [])
     turn = next((turn for turn in turns if turn.turn_seq == turn_seq), None)
     if turn is None:
@@ -160,7 +165,7 @@ def take_waiting(state: Partition, conversation: Conversation, channel: str, tur
     if not turns:
         del conversation.waiting[channel]
         _forget_channel(state, conversation, channel)
-    return turn.turn_id
+    return turn
 
 
 def _forget_channel(state: Partition, conversation: Conversation, channel: str) -> None:

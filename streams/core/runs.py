@@ -114,6 +114,7 @@ def close_open_work(
                 member=run.member or "",
                 run_id=run.id,
                 run_epoch=run.epoch,
+                origin=run.origin,
             )
         )
     return tuple(seqs)

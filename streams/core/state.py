@@ -58,6 +58,8 @@ class WaitingTurn(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The how-manieth time that its answer is wanted anew."""
     at: int = 0
     """Since when it waits."""
+    origin: str = ""
+    """Channel that it came from, where that is not the conversation's own."""
 
 
 class EndedRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -88,6 +90,8 @@ class Latest(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """How often its answer was wanted anew."""
     answered: tuple[int, ...] = ()
     """What ended runs said to it, for when its answer is wanted anew: first and last seq of each stretch of frames."""
+    origin: str = ""
+    """Channel that it came from, where that is not the conversation's own."""
 
 
 class Progress(msgspec.Struct, gc=False, array_like=True):

@@ -83,6 +83,21 @@ class Unassigned(StrEnum):
     REFUSE = "refuse"
 
 
+class Replies(StrEnum):
+    """Where answers are shown beside the conversation's own channel: in all that it is routed to, or only where what
+    they answer came from."""
+
+    ALL = "all"
+    ORIGIN = "origin"
+
+
+class Sees(StrEnum):
+    """Which of the conversations that are routed to a channel its people see: those of the same person, or all."""
+
+    PARTICIPANT = "participant"
+    ALL = "all"
+
+
 class InvalidDocument(ValueError):
     """A document that breaks rules: one line each, naming the field and the rule."""
 
@@ -125,6 +140,7 @@ class Channel(_Strict):
     max_waiting: int = Field(100, ge=1, le=10_000)
     busy: Busy = Busy.WAIT
     grace_ms: int = Field(30_000, ge=0, le=HOUR_MS)
+    sees: Sees = Sees.PARTICIPANT
     groups: dict[GroupName, GroupSettings] = {}
     middleware: Steps = ()
 
@@ -136,10 +152,12 @@ class Channel(_Strict):
 
 
 class Route(_Strict):
-    """Turns of channel `from` are given to the agents of the channels `to`."""
+    """Conversations of channel `from`: their turns are given to the agents of the websocket channels among `to`; people
+    of the others are shown them, and write in them."""
 
     from_: ChannelId = Field(alias="from")
     to: tuple[ChannelId, ...] = Field(min_length=1)
+    replies: Replies = Replies.ALL
 
 
 class ChannelDocument(_Strict):
@@ -160,9 +178,8 @@ class ChannelDocument(_Strict):
                     raise ValueError(f"routes: channel {name} is not in channels")
             if kinds[route.from_] is ChannelKind.WEBSOCKET:
                 raise ValueError(f"routes: from {route.from_}: turns come from people's channels, not from websocket")
-            for name in route.to:
-                if kinds[name] is not ChannelKind.WEBSOCKET:
-                    raise ValueError(f"routes: to {name}: turns go to websocket channels, it is {kinds[name]}")
+            if route.from_ in route.to:
+                raise ValueError(f"routes: from {route.from_}: to {route.from_}: a channel is not routed to itself")
         return self
 
     def channel(self, name: str) -> Channel | None:

@@ -272,7 +272,7 @@ class Sequencer:
         return Join(
             **self._stamp(), gateway=gateway, n=n, member=member, channel=group.partition("/")[0], group=group,
             each=each, watermarks=watermarks, continues=self._pick((False, True)),
-            instance=self._pick(("", "", "p1", "p2")),
+            instance=self._pick(("", "", "", "p1", "p2")),
         )  # fmt: skip
 
     def _forget(self, member: str) -> None:
@@ -297,7 +297,7 @@ class Sequencer:
             ListedMember(
                 member, group.partition("/")[0], group,
                 continues=self._pick((False, True)), draining=self._pick((False, False, True)),
-                instance=self._pick(("", "", "p1", "p2")),
+                instance=self._pick(("", "", "", "p1", "p2")),
             )
             for member, (its, group) in self._members.items()
             if its == gateway and self._pick((True, True, True, False))

@@ -56,7 +56,7 @@ from streams.runtime.partitioning import partition_of
 from streams.runtime.signals import Goodbye, Heartbeat, Signal
 from streams.settings import Settings, load_settings
 
-SECRETS = {"web-secret": "web", "agents-secret": "agents", "shut-secret": "shut"}
+SECRETS = {f"{channel}-secret": channel for channel in ("web", "agents", "shut", "desk", "phone")}
 API_KEY = "tlk_test"
 OPERATOR_TOKEN = "tlo_test"
 DOCUMENT = {

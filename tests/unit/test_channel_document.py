@@ -40,6 +40,7 @@ def test_defaults_are_written_out() -> None:
         "max_waiting": 100,
         "busy": "wait",
         "grace_ms": 30_000,
+        "sees": "participant",
         "groups": {},
         "middleware": [],
     }
@@ -52,6 +53,15 @@ def test_what_is_broadcast_is_what_the_core_reads() -> None:
     config = parse_config(3, document)
     assert config.routes == {"web": ("agents",)}
     assert (config.channel("agents").kind, config.channel("agents").group_settle_ms) == ("websocket", 0)
+
+
+def test_people_of_another_channel_may_be_let_in() -> None:
+    desk = {"id": "desk", "kind": "web", "sees": "all"}
+    route = {"from": "web", "to": ["agents", "desk"], "replies": "origin"}
+    document = parse_document({"channels": [*GOOD["channels"], desk], "routes": [route]})
+    config = parse_config(1, Versioned(version=1, document=document).broadcast())
+    assert (config.routes["web"], config.channel("desk").sees) == (("agents", "desk"), "all")
+    assert config.replies_to_origin == {"web"}
 
 
 def test_the_core_takes_a_groups_own_settings_before_its_channels() -> None:
@@ -161,7 +171,7 @@ def test_middleware_is_written_as_it_was_meant() -> None:
         ({**GOOD, "routes": [{"from": "web", "to": ["nobody"]}]}, "routes: channel nobody is not in channels"),
         ({**GOOD, "routes": [{"from": "web", "to": []}]}, "routes[0].to: must not be empty"),
         ({**GOOD, "routes": [{"from": "agents", "to": ["agents"]}]}, "turns come from people's channels"),
-        ({**GOOD, "routes": [{"from": "web", "to": ["web"]}]}, "turns go to websocket channels, it is web"),
+        ({**GOOD, "routes": [{"from": "web", "to": ["web"]}]}, "a channel is not routed to itself"),
         ({**GOOD, "routes": 2 * GOOD["routes"]}, "routes: web more than once"),
         ({**GOOD, "routes": [{"from": "web", "to": ["agents", "agents"]}]}, "route from web: agents more than once"),
     ],
@@ -214,5 +224,7 @@ def test_each_change_is_one_line() -> None:
     assert lines[1] == "~ channel agents: group_settle_ms 0 → 5"
     assert lines[2].startswith('+ channel bots {"id": "bots", "kind": "websocket"')
     assert lines[3] == '~ route from web: to ["agents"] → ["agents", "bots"]'
-    assert changes(None, parse_document(GOOD))[2] == '+ route from web {"from": "web", "to": ["agents"]}'
+    assert (
+        changes(None, parse_document(GOOD))[2] == '+ route from web {"from": "web", "to": ["agents"], "replies": "all"}'
+    )
     assert "- channel bots" in changes(new, parse_document(GOOD))

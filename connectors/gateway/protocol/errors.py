@@ -95,6 +95,8 @@ REFUSALS: dict[RefusedReason, str] = {
     RefusedReason.CONVERSATION_BUSY: "CONVERSATION_BUSY",
     RefusedReason.INVOCATION_CONFLICT: "INVOCATION_CONFLICT",
     RefusedReason.AGENT_UNAVAILABLE: "AGENT_UNAVAILABLE",
+    RefusedReason.BOT_UNAVAILABLE: "bot_unavailable",
+    RefusedReason.CHANNEL_NOT_ROUTED: "forbidden",
     RefusedReason.RUN_NOT_FOUND: "not_found",
     RefusedReason.MEMBER_LIVE: "conflict",
 }

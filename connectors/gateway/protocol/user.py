@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from connectors.gateway.protocol import limits
@@ -81,6 +82,8 @@ class UserSession(Session):
         """Seq, and id, of the newest thing of an agent that it was given, or is about to be."""
         self._pending: dict[str, str | None] = {}
         """Sends that wait for their outcome: ref to clientId."""
+        self.shown: Callable[[Entry], Entry] = lambda entry: entry
+        """An entry as this connection gets it; called once for each that has a seq, in that order."""
         self.hides: Callable[[str], bool] = lambda _: False
         """Whether frames of this type, which have no seq, are not shown here."""
         self._acks: dict[int, bytes] = {}
@@ -324,7 +327,7 @@ class UserSession(Session):
 
     def _transient(self, entry: Entry) -> None:
         if self._viewer.phase is Phase.LIVE:
-            for shown in transient(entry):
+            for shown in transient(self.shown(entry)):
                 if not self.hides(shown["type"]):
                     self._write(shown)
         # Also while history is read: what was written before is not read again.
@@ -340,15 +343,23 @@ class UserSession(Session):
                 stored = ack(client_id, message_id=message_id_of(event), seq=event.seq, timestamp=entry.timestamp)
                 self._acks = {seq: frame for seq, frame in self._acks.items() if seq > self._viewer.delivered}
                 self._acks[event.seq] = encode(stored)
-            if event.seq in self._acks:
-                return Item(event.seq, self._acks[event.seq])
+            if (ack_frame := self._acks.get(event.seq)) is not None:
+                return Item(event.seq, partial(self._acked, entry, ack_frame))
         if isinstance(event, FrameCommitted) and not superseded and event.seq > self._newest[0]:
-            self._newest = (event.seq, event.frame.id if is_message(event) else None)
-        frame = numbered(entry, superseded=superseded)
+            is_shown = is_message(event) and not self.hides(event.frame.type)
+            self._newest = (event.seq, event.frame.id if is_shown else None)
+        return Item(event.seq, partial(self._numbered, entry, superseded=superseded))
+
+    def _acked(self, entry: Entry, ack_frame: bytes) -> bytes:
+        self.shown(entry)
+        return ack_frame
+
+    def _numbered(self, entry: Entry, *, superseded: bool) -> bytes:
+        frame = numbered(self.shown(entry), superseded=superseded)
         if frame is None:
             # A numbered event of a later release: its seq must not leave a gap.
-            frame = {"type": "typing", "isTyping": False, "seq": event.seq}
-        return Item(event.seq, encode(frame))
+            frame = {"type": "typing", "isTyping": False, "seq": entry.event.seq}
+        return encode(frame)
 
     def _own(self, event: TurnCommitted) -> str | None:
         if event.ref is not None and event.ref in self._pending:

@@ -6,7 +6,7 @@ LOADING ──history reaches what is buffered──▶ LIVE ──a seq is miss
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -26,10 +26,10 @@ class Phase(StrEnum):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """What is written for one `seq`."""
+    """What is written for one `seq`. `make` is called when it is, in the order of `seq`, and once."""
 
     seq: int
-    frame: bytes
+    make: Callable[[], bytes]
 
 
 class Viewer:
@@ -42,7 +42,7 @@ class Viewer:
         self.replayed = 0
         self.load_after: int | None = watermark
         """Set when history must be read after this seq; the owner takes it with `wants_load`."""
-        self._buffer: dict[int, bytes] = {}
+        self._buffer: dict[int, Item] = {}
 
     def wants_load(self) -> int | None:
         """The seq after which history is to be read now; None: nothing to read. Asking takes the wish."""
@@ -62,9 +62,9 @@ class Viewer:
             return []
         if self.phase is Phase.LIVE and item.seq == self.delivered + 1:
             self.delivered = item.seq
-            return [item.frame]
+            return [item.make()]
         if len(self._buffer) < BUFFER_MAX:
-            self._buffer[item.seq] = item.frame
+            self._buffer[item.seq] = item
         if self.phase is Phase.LIVE:
             self.phase = Phase.LOADING
             self.load_after = self.delivered
@@ -87,7 +87,7 @@ class Viewer:
             if item.seq != self.delivered + 1:
                 break
             self.delivered = item.seq
-            frames.append(item.frame)
+            frames.append(item.make())
         self.replayed += len(frames)
         frames += self._from_buffer()
         if self.delivered >= self.head:
@@ -117,7 +117,7 @@ class Viewer:
 
     def _from_buffer(self) -> list[bytes]:
         frames: list[bytes] = []
-        while (frame := self._buffer.pop(self.delivered + 1, None)) is not None:
+        while (item := self._buffer.pop(self.delivered + 1, None)) is not None:
             self.delivered += 1
-            frames.append(frame)
+            frames.append(item.make())
         return frames

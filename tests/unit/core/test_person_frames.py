@@ -29,7 +29,7 @@ WATCHDOG_MS = 300_000
 @pytest.fixture
 def world() -> World:
     """Member a, which can continue, works on the first turn of c and asks; x of another group was given it too."""
-    world = World(to=("agents", "auditors"))
+    world = World(to=("agents", "auditors", "lobby"))
     world.join("a", settle=True, continues=True)
     world.join("x", "auditors", settle=True)
     world.open()

@@ -42,7 +42,7 @@ from streams.core.ids import key_of_turn, run_id
 from streams.core.ownership import owner_of
 from streams.core.policies import refused_by_all
 from streams.core.runs import may_continue
-from streams.core.state import KEY_LIFETIME_MS, ImpossibleEvent, Partition
+from streams.core.state import KEY_LIFETIME_MS, ImpossibleEvent, Partition, Run
 from streams.core.timers import BUCKET_MS
 from tests.support.command_sequences import command_lists, seeded_commands
 from tests.support.partition_world import image, replay
@@ -298,15 +298,17 @@ class Checker:
         assert event.run_id not in self.line
         if event.reason is MoveReason.REFUSED:
             assert event.to_member not in {*run.refusers, event.from_member} or event.from_member is None
+        elif event.kept_for:
+            assert (event.to_member, event.from_member is None) == (None, False)
         elif event.to_member is None and is_kept(self.state, run):
-            assert event.from_member is not None
+            assert event.from_member is not None or (run.kept_for and owner is None)
         elif event.reason is MoveReason.OPERATOR:
             roster = self.state.groups[event.group].members
             assert event.to_member in roster
             pinned = self.state.conversations[id_].pinned(event.group)
             assert event.to_member in {pinned, event.from_member} or event.from_member is not None
-        elif not event.adopted and event.from_member != event.to_member:
-            assert event.to_member == owner
+        elif event.proved or (not event.adopted and event.from_member != event.to_member):
+            assert event.to_member == owner or self._is_back(run, event.to_member)
         if event.to_member is None or event.adopted:
             assert (event.continued, event.superseded, event.checkpoint_lsn) == (False, (), 0)
             return
@@ -319,6 +321,13 @@ class Checker:
         else:
             assert list(event.superseded) == self.parts.pop(event.run_id, [])
             self.checkpoints.pop(event.run_id, None)
+
+    def _is_back(self, run: Run, member: str | None) -> bool:
+        """Whether it is a connection of the process that the run was kept for, or that holds it, as far as is known."""
+        holder = self.state.members.get(run.member or "")
+        had = run.kept_for if run.member is None else None if holder is None else holder.instance
+        instance = self.state.members[member or ""].instance
+        return bool(instance) and had in {instance, None}
 
     def _turn(self, entry: Entry, event: TurnCommitted) -> None:
         id_ = event.conversation_id or ""
@@ -414,7 +423,7 @@ def test_the_invariants_hold(commands: list[Command]) -> None:
 
 def test_the_invariants_hold_over_a_long_seeded_journal() -> None:
     checker = Checker()
-    state, entries = run(seeded_commands(11, 20_000))
+    state, entries = run(seeded_commands(23, 20_000))
     for entry in entries:
         checker.see(entry)
     checker.finish()
@@ -429,6 +438,8 @@ def test_the_invariants_hold_over_a_long_seeded_journal() -> None:
     assert {"aborted", "edited", "regenerated", "handed_over", "interrupt_expired"} <= reasons
     assert {"interrupted", "deadline", "cancelled", "released", "agent_busy"} <= reasons
     assert any(event.answers for event in moved)
+    assert any(event.kept_for for event in moved)
+    assert any(event.proved for event in moved)
     assert image(checker.state) == image(state)
 
 

@@ -80,6 +80,7 @@ async def test_the_answers_of_the_tenant_api_are_as_described(served: Served) ->
         "attachments": [{"contentType": "text/plain"}],
         "metadata": {"a": 1},
         "reply_to_id": "m-1",
+        "source_channel_id": "web",
     }
     properties = described("post", f"{at}/activities")["requestBody"]["content"]["application/json"]["schema"]
     assert set(said) == set(properties["properties"])

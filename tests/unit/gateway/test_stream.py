@@ -11,6 +11,7 @@ import httpx
 
 from connectors.gateway.clock import wall_ms
 from connectors.gateway.protocol.limits import OUTBOUND_FRAMES
+from connectors.gateway.protocol.session import Claims, Scope
 from connectors.gateway.server import application
 from connectors.gateway.sse import EventStream
 from tests.support.gateway_world import API_KEY, Served, World, bearer, serve, settings_for
@@ -151,7 +152,8 @@ async def test_a_stream_ends_with_its_token(world: World) -> None:
 async def test_a_stream_whose_reader_is_too_slow_keeps_nothing_more_for_it(served: Served) -> None:
     conversation, _ = await served.conversation()
     info = await served.gateway.conversation(conversation)
-    slow = EventStream(served.gateway, info, 0, wall_ms() + 60_000)
+    claims = Claims(channel="web", scope=Scope.CONVERSATION, user="ann", expires_at=wall_ms() + 60_000)
+    slow = EventStream(served.gateway, info, 0, claims)
     for _ in range(3 * OUTBOUND_FRAMES):
         slow.relay(b'{"type":"typing","isTyping":true}')
     assert len(slow._frames) == 0

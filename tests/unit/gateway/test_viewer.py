@@ -11,7 +11,7 @@ from connectors.gateway.protocol.viewer import Item, Phase, Viewer
 
 
 def item(seq: int) -> Item:
-    return Item(seq, str(seq).encode())
+    return Item(seq, lambda: str(seq).encode())
 
 
 @given(
