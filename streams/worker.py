@@ -122,6 +122,7 @@ class Worker(Service):
         codec, metrics = open_codec(settings.schema_registry, topics), WorkerMetrics()
         self._tracer = open_tracer(settings, "turnlog-worker")
         self._heart = Heart(settings, self.id, self._lost, beacon=self.beacon)
+        self._identity = Identity(TopicIds(settings.kafka, topics, limit_s), deployment.topic_ids, beacon=self.beacon)
         ports = self._ports(partitions, codec, metrics, limit_s)
         drain_s = max(settings.drain_budget_ms / 1000 - STOP_MARGIN_S, 0.0)
         written = [
@@ -131,7 +132,6 @@ class Worker(Service):
         ]
         self._reach = Reach(KafkaEnds(settings.kafka, limit_s), written, limit_s=limit_s, beacon=self.beacon)
         self.balancer = Balancer(ports, lambda: self._reach.cut_off_s, drain_s=drain_s, beacon=self.beacon)
-        self._identity = Identity(TopicIds(settings.kafka, topics, limit_s), deployment.topic_ids, beacon=self.beacon)
         self._health = HealthServer(metrics.registry, healthy=self._healthy, ready=self._ready)
         stability = Stability(self._ends, watched)
         self._watch = Watch(
@@ -172,6 +172,7 @@ class Worker(Service):
             transactions=self._transactions[topics.conversations],
             keeper=self._heart.heartbeat,
             metrics=metrics,
+            same_topics=self._identity.require,
             tracer=self._tracer,
         )
 

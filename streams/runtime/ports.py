@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -47,6 +47,10 @@ class LeaseKeeper(Protocol):
         """Whether a write under this very lease is still allowed, by a clock that began before it was asked for."""
 
 
+async def _taken_for_granted() -> None:
+    """Topics that nobody can make anew."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """One worker's access to the outside. The callables make a new thing for each writer epoch of a partition."""
@@ -66,6 +70,8 @@ class Ports:
     transactions: Transactions
     keeper: LeaseKeeper
     metrics: WorkerMetrics
+    same_topics: Callable[[], Awaitable[None]] = _taken_for_granted
+    """Raises `Unrecoverable` where the topics are not those that the stored positions are of."""
     tracer: Tracer = OFF
     opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(OPENED_AT_ONCE))
     room: Room = field(default_factory=Room)

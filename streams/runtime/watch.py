@@ -13,7 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from mode import Service
 
 from streams.runtime.hanging import Transactions
-from streams.runtime.kafka import KafkaEnds, KafkaUnavailable, Stability, asked, closed
+from streams.runtime.kafka import KafkaEnds, KafkaUnavailable, Stability, Unrecoverable, asked, closed
 from streams.runtime.metrics import WorkerMetrics
 from streams.topics import Topics, TopicsError, identities, require_same
 
@@ -140,9 +140,23 @@ class TopicIds:
         self._topics = topics
         self._limit_s = limit_s
         self._admin: AIOKafkaAdminClient | None = None
+        self._asking = asyncio.Lock()
+        self._last: tuple[float, Mapping[str, str]] = (float("-inf"), {})
+        """When it was asked last, and what came of it."""
 
     async def ask(self) -> Mapping[str, str]:
-        """The id of each. Raises `KafkaUnavailable`; `TopicsError` when the broker that is asked does not know one."""
+        """The id of each. Raises `KafkaUnavailable`; `TopicsError` when the broker that is asked does not know one.
+
+        Who asks while a question is on its way shares the next one with all that do.
+        """
+        called_at = time.monotonic()
+        async with self._asking:
+            if self._last[0] < called_at:
+                asked_at = time.monotonic()
+                self._last = asked_at, await self._ask()
+            return self._last[1]
+
+    async def _ask(self) -> Mapping[str, str]:
         if self._admin is None:
             admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap, request_timeout_ms=int(self._limit_s * 1000))
             try:
@@ -168,7 +182,8 @@ class Identity(Service):
     """Whether the topics are still those that the database belongs to.
 
     One that is deleted and made anew under a running worker has another log under the same name: at the next claim its
-    offsets would be taken for the old one's. So the worker ends, by the `TopicsError` that says what happened.
+    offsets would be taken for the old one's. So they are looked at before each claim, and once a second: the worker
+    ends, by the `TopicsError` that says what happened.
     """
 
     mundane_level = "debug"
@@ -187,6 +202,18 @@ class Identity(Service):
             except (KafkaUnavailable, TopicsError):
                 continue  # `Reach` says that Kafka is away; a topic that is deleted is told of by whoever uses it
             require_same(self._kept, found)
+
+    async def require(self) -> None:
+        """Before anything of a partition is read or written. Raises `KafkaUnavailable` when Kafka does not tell, and
+        `Unrecoverable` when the topics are others."""
+        try:
+            found = await self._ids.ask()
+        except TopicsError as error:
+            raise KafkaUnavailable(str(error)) from error
+        try:
+            require_same(self._kept, found)
+        except TopicsError as error:
+            raise Unrecoverable(str(error)) from error
 
     async def on_stop(self) -> None:
         await self._ids.close()

@@ -112,6 +112,7 @@ class Writer:
     async def open(self) -> None:
         """Steps 1 to 6 of the claim order. Raises `Fenced`, `Doubt`, `StaleLeases`, `Unrecoverable`, or that Kafka or
         Postgres cannot be asked; after any of them only `close` may follow."""
+        await self._ports.same_topics()
         self._ports.room.enter(self._partition)
         await self._committer.open()
         state = await self._load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
@@ -10,10 +11,10 @@ from aiokafka import TopicPartition
 
 from streams.runtime import watch as module
 from streams.runtime.hanging import OpenTransaction, Outcome
-from streams.runtime.kafka import KafkaEnds, KafkaUnavailable, Stability
+from streams.runtime.kafka import KafkaEnds, KafkaUnavailable, Stability, Unrecoverable
 from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.watch import Identity, Reach, TopicIds, Watch
-from streams.topics import TopicsError
+from streams.topics import Topics, TopicsError
 from tests.support.waiting import until
 
 JOURNAL = "conversations"
@@ -170,3 +171,34 @@ async def test_a_topic_that_is_made_anew_under_a_worker_ends_it(monkeypatch: pyt
         await until(lambda: identity.crashed)
         assert isinstance(identity.crash_reason, TopicsError)
         assert "turns is not the topic that the database belongs to" in str(identity.crash_reason)
+
+
+async def test_a_claim_does_not_go_on_where_a_topic_was_made_anew() -> None:
+    kept = {"turns": "1", "frames": "2"}
+    unknown = TopicsError("Kafka does not tell the id of turns: UnknownTopicOrPartitionError")
+    identity = Identity(Ids(kept, unknown, {"turns": "7", "frames": "2"}), kept)
+    await identity.require()
+    with pytest.raises(KafkaUnavailable, match="does not tell"):
+        await identity.require()
+    with pytest.raises(Unrecoverable, match="turns is not the topic that the database belongs to"):
+        await identity.require()
+
+
+async def test_claims_that_ask_at_the_same_time_share_a_question_that_begins_after_them() -> None:
+    asked: list[asyncio.Future[dict[str, str]]] = []
+
+    class Slow(TopicIds):
+        async def _ask(self) -> dict[str, str]:
+            asked.append(asyncio.get_running_loop().create_future())
+            return await asked[-1]
+
+    ids = Slow("nowhere", Topics("test"), 1.0)
+    first = asyncio.create_task(ids.ask())
+    await until(lambda: len(asked) == 1)
+    others = [asyncio.create_task(ids.ask()) for _ in range(5)]
+    asked[0].set_result({"turns": "1"})
+    await until(lambda: len(asked) == 2)
+    asked[1].set_result({"turns": "2"})
+    assert await first == {"turns": "1"}
+    assert [await each for each in others] == [{"turns": "2"}] * 5
+    assert len(asked) == 2
