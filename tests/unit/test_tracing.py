@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -139,3 +141,28 @@ def test_it_is_off_unless_a_collector_is_named() -> None:
         OFF.begin("x", None)
     with pytest.raises(SettingsError, match="TURNLOG_TRACES"):
         load_settings(kafka="127.0.0.1:1", postgres="postgresql://nowhere/none", traces="collector:4318")
+
+
+def test_spans_reach_the_collector_that_is_named() -> None:
+    received: list[tuple[str, int]] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append((self.path, len(self.rfile.read(int(self.headers["content-length"])))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        serving = Thread(target=server.serve_forever)
+        serving.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        settings = load_settings(kafka="127.0.0.1:1", postgres="postgresql://nowhere/none", traces=url)
+        tracer = open_tracer(settings, "test")
+        tracer.begin("turnlog.send", None, conversation="c1").end()
+        tracer.close()
+        server.shutdown()
+        serving.join()
+    assert [path for path, _ in received] == ["/v1/traces"]
+    assert received[0][1] > 0
