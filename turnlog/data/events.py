@@ -711,6 +711,21 @@ class OperatorActed(Event):
     """Minted by who wrote the command."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationErased(Event):
+    """The conversation is closed for ever, and the keys that its words are sealed by are destroyed: what is sealed
+    stays sealed, here and in every copy. Whoever keeps plain words of it deletes them at this event; numbered."""
+
+    by: str
+    """Who erased it."""
+    reason: str
+    """Why; may be empty."""
+    id: str
+    """Message id of the update."""
+    ref: str | None = None
+    """Minted by who wrote the command; the waiting request is completed by the journal event that carries it."""
+
+
 EVENTS: Final[tuple[type[Event], ...]] = (
     TurnCommitted,
     FrameCommitted,
@@ -743,6 +758,7 @@ EVENTS: Final[tuple[type[Event], ...]] = (
     TurnUnassigned,
     ConversationMoved,
     OperatorActed,
+    ConversationErased,
 )
 """Every event that this release knows, in the order of the schema."""
 

@@ -373,6 +373,12 @@ class Fold:
     def _handed_back(self, event: Any, _: int) -> None:
         self._life(event, "open", reason=event.reason)
 
+    def _erased(self, event: Any, _: int) -> None:
+        conversation = self._of(event)
+        conversation.waiting.clear()
+        conversation.participant = conversation.external_id = conversation.metadata = None
+        self._life(event, "erased", reason=event.reason)
+
 
 _HANDLERS: Final[Mapping[str, Callable[[Fold, Any, int], None]]] = {
     "TurnCommitted": Fold._turn,
@@ -395,4 +401,5 @@ _HANDLERS: Final[Mapping[str, Callable[[Fold, Any, int], None]]] = {
     "ConversationReopened": Fold._reopened,
     "ConversationHandedOver": Fold._handed_over,
     "ConversationHandedBack": Fold._handed_back,
+    "ConversationErased": Fold._erased,
 }
