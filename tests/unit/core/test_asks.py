@@ -53,6 +53,13 @@ def test_one_ask_takes_one_answer(world: World) -> None:
     assert [assignment.group for assignment in after.assigned] == [GROUP, "auditors"]
 
 
+def test_a_run_that_is_to_stop_takes_no_answer_which_would_end_with_it(world: World) -> None:
+    world.cancel(f"c/1/{GROUP}")
+    after = turn(world.say("yes", reply_to="ask-1"))
+    assert (after.joins_run, after.interrupt_id) == (None, None)
+    assert [assignment.group for assignment in after.assigned] == [GROUP, "auditors"]
+
+
 def test_a_turn_that_names_an_ask_answers_that_one_and_else_the_oldest(world: World) -> None:
     world.send("a", "interrupt", id="ask-2")
     assert turn(world.say(reply_to="ask-2")).interrupt_id == "ask-2"
