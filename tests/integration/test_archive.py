@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -28,8 +29,9 @@ from ops.history.place import place_at
 from ops.provision import connected_admin
 from streams.core.events import TurnCommitted
 from tests.support.command import Ended
-from tests.support.deployment import CODEC, Deployment, Talk, deployment
+from tests.support.deployment import CODEC, PATIENCE_S, Deployment, Talk, deployment
 from tests.support.histories import read_all
+from tests.support.program import program
 from tests.support.waiting import until
 
 PARTITIONS = 2
@@ -176,7 +178,7 @@ async def test_kafka_may_lose_what_is_safe_and_everything_goes_on(place: Deploym
         await place.turn("after", "still here")
         await until(lambda: has_turns(place, "after"))
         assert await running.stop() == 0
-    await operator.types("archive", "run", operator.archive)
+    await followed(place, operator)
     await operator.types("digest", "seal", operator.digests, "--archive", operator.archive)
     await operator.types("digest", "verify", operator.digests, "--archive", operator.archive, "--offline")
     async with open_history(place.settings, operator.archive) as joined:
@@ -206,6 +208,20 @@ async def planned(place: Deployment, operator: Operator) -> list[Plan]:
             return await safe.plans(int(time.time() * 1000) + 60_000, 0)
     finally:
         await database.close()
+
+
+async def followed(place: Deployment, operator: Operator) -> None:
+    """An archiver that goes on until it is asked to stop, and has archived all by then."""
+    command = (sys.executable, "-m", "ops.cli", "archive", "run", operator.archive, "--follow", "--every", "1s")
+
+    async def caught_up() -> bool:
+        archive = await open_archive(place_at(operator.archive))
+        async with live_history(place.settings) as live:
+            return all([(await archive.bounds(p)).end == (await live.bounds(p)).end for p in range(PARTITIONS)])
+
+    async with program(*command, environment=place.environment) as running:
+        await until(caught_up, limit_s=PATIENCE_S)
+        assert await running.stop() == 0
 
 
 async def has_turns(place: Deployment, conversation: str) -> bool:
