@@ -41,6 +41,24 @@ async def test_a_conversation_is_moved_released_and_closed_as_described(served: 
         assert [(each.by, each.reason) for each in said(world, CloseConversation)] == [("eve", "it hangs")]
 
 
+async def test_who_loses_a_run_is_told_to_stop_and_who_gets_it_is_given_the_turn(served: Served, world: World) -> None:
+    conversation, token = await served.conversation()
+    async with served.agent(group="s") as one, served.agent(group="s") as two:
+        await served.say(conversation, token, "hello")
+        members = [each.member for each in await served.gateway.read_model.members()]
+        home = world.journals[served.gateway.partition_of(conversation)].state
+        holder = home.conversations[conversation].owners["agents/s"]
+        other = next(member for member in members if member != holder)
+        first, second = (one, two) if holder == members[0] else (two, one)
+        await first.until("text")
+        moved = await served.http.post(
+            f"/v1/operator/conversations/{conversation}/move", headers=OPERATOR, json={"to": other, **WHY}
+        )
+        assert moved.status_code == 200
+        assert (await second.until("text"))["data"]["text"] == "hello"
+        assert conversation in str(await first.until("abort"))
+
+
 async def test_a_member_is_drained_on_every_partition(served: Served, world: World) -> None:
     async with served.agent():
         [member] = [each.member for each in await served.gateway.read_model.members()]
