@@ -56,7 +56,7 @@ async def test_who_loses_a_run_is_told_to_stop_and_who_gets_it_is_given_the_turn
         )
         assert moved.status_code == 200
         assert (await second.until("text"))["data"]["text"] == "hello"
-        assert conversation in str(await first.until("abort"))
+        await first.until("abort")
 
 
 async def test_a_member_is_drained_on_every_partition(served: Served, world: World) -> None:
