@@ -39,6 +39,7 @@ from ops.cli import (
     schema,
     send,
     sql,
+    top,
     topic,
     transaction,
     up,
@@ -80,7 +81,23 @@ def main(
     """Conversations between people and agents, as an ordered log: each turn answered by exactly one agent process."""
 
 
-for module in (up, demo, worker, gateway, projector, send, chat, replay, export, sql, doctor, migrate, canary, chaos):
+for module in (
+    up,
+    demo,
+    worker,
+    gateway,
+    projector,
+    send,
+    chat,
+    replay,
+    export,
+    sql,
+    top,
+    doctor,
+    migrate,
+    canary,
+    chaos,
+):
     module.register(app)
 for noun in (
     channel,
