@@ -307,19 +307,8 @@ class Fold:
         self._of(event).frames += 1
 
     def _joined(self, event: Any, _: int) -> None:
-        self._add(
-            "membership",
-            event.member,
-            event.group,
-            event.channel,
-            event.gateway,
-            "joined",
-            event.since,
-            event.continues,
-            event.each,
-            None,
-            None,
-        )
+        told = (event.gateway, "joined", event.since, event.continues, event.each, None, None)
+        self._add("membership", event.member, event.group, event.channel, *told)
 
     def _draining(self, event: Any, _: int) -> None:
         told = (None, None, "draining", None, None, None, event.by, event.reason)
