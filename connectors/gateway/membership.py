@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -24,10 +25,16 @@ from streams.runtime.signals import Goodbye, Heartbeat, Signal
 
 log = structlog.get_logger(__name__)
 
+WRITES_MAX = 1_000
+"""Records that are on their way at the same time. A thousand agents that come at once are as many joins on each
+partition: they wait for each other, and what people say has room beside them."""
+
 REPEATED = "repeated"
 """Reason of a drain that is said again, since Kafka did not take it before."""
 
 Message = Command | Signal
+Job = Callable[[], Iterator[tuple[int, Message]]]
+"""Makes its records as they are written, each with its partition."""
 
 
 class Member(msgspec.Struct, kw_only=True):
@@ -74,15 +81,15 @@ class Membership:
         self._heartbeat_s = heartbeat_ms / 1000
         self._on_ended = on_ended
         self._members: dict[str, Member] = {}
-        self._jobs: asyncio.Queue[tuple[Callable[[], Iterator[tuple[int, Message]]], asyncio.Future[None] | None]] = (
-            asyncio.Queue()
-        )
+        self._jobs: asyncio.Queue[tuple[Job, asyncio.Future[None] | None]] = asyncio.Queue()
         self._count = 0
         self._n = 0
         self._frames_end: dict[int, int] = {}
         """Per partition, the offset after the last frame of all members that left."""
         self._config: tuple[int, str] = (0, "")
         self._stopping = False
+        self._on_their_way = 0
+        self._room = asyncio.Event()
         self.incarnation = _incarnation()
 
     @property
@@ -147,13 +154,18 @@ class Membership:
         loop = asyncio.get_running_loop()
         next_beat = loop.time()
         while True:
-            try:
-                async with asyncio.timeout_at(next_beat):
-                    job, done = await self._jobs.get()
-            except TimeoutError:
-                next_beat = max(next_beat + self._heartbeat_s, loop.time())
-                job, done = self._beat, None
-            await self._write(job, done)
+            job, done = await self._next_job(next_beat)
+            await self._write(job or self._beat, done)
+            if job is None:
+                next_beat = loop.time() + self._heartbeat_s  # of when it was written: those who queue come in between
+
+    async def _next_job(self, beat_at: float) -> tuple[Job | None, asyncio.Future[None] | None]:
+        """What is to be written next; None: a heartbeat, whose time does not wait for those who queue."""
+        if asyncio.get_running_loop().time() < beat_at:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(beat_at):
+                    return await self._jobs.get()
+        return None, None
 
     async def goodbye(self) -> None:
         """The last words, after all that is queued: Goodbye on every partition. `run` must be running.
@@ -291,14 +303,14 @@ class Membership:
             split.setdefault(partition_of(conversation_id, self._intake.partitions), {})[conversation_id] = seq
         return split
 
-    async def _write(self, job: Callable[[], Iterator[tuple[int, Message]]], done: asyncio.Future[None] | None) -> None:
+    async def _write(self, job: Job, done: asyncio.Future[None] | None) -> None:
         if done is not None and done.cancelled():
             return  # whose join it is has gone: nobody would ever write its leave
         futures: list[asyncio.Future[Written]] = []
         failure: Unavailable | None = None
         try:
             for partition, message in job():
-                written = await self._intake.send(message, partition=partition)
+                written = await self._sent_on(message, partition)
                 futures.append(written)
                 if isinstance(message, Drain):
                     self._sent(message.member, partition, written)
@@ -312,6 +324,19 @@ class Membership:
             done.set_exception(failure)
         else:
             _when_written(futures, done)
+
+    async def _sent_on(self, message: Message, partition: int) -> asyncio.Future[Written]:
+        while self._on_their_way >= WRITES_MAX:
+            self._room.clear()
+            await self._room.wait()
+        written = await self._intake.send(message, partition=partition)
+        self._on_their_way += 1
+        written.add_done_callback(self._arrived)
+        return written
+
+    def _arrived(self, _: asyncio.Future[Written]) -> None:
+        self._on_their_way -= 1
+        self._room.set()
 
     def _sent(self, member_id: str, partition: int, written: asyncio.Future[Written]) -> None:
         """A drain is on its way: it counts as told unless Kafka does not confirm it."""

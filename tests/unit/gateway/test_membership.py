@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from connectors.gateway.membership import Member, Membership
+from connectors.gateway.membership import WRITES_MAX, Member, Membership
 from connectors.gateway.ports import Headers, Unavailable, Written
 from streams.core.commands import ApplyList, Command, Drain, Join, Leave
 from streams.core.events import ListWanted
@@ -30,6 +30,8 @@ class SlowIntake:
         self.open.set()
         self.broken: Exception | None = None
         self.unconfirmed: Exception | None = None
+        self.on_their_way: list[asyncio.Future[Written]] | None = None
+        """Records that the brokers have not confirmed yet, where the test holds them back."""
 
     async def send(
         self, command: Command | Signal, *, partition: int | None = None, headers: Headers = ()
@@ -45,9 +47,18 @@ class SlowIntake:
         if self.unconfirmed is not None:
             written.set_exception(self.unconfirmed)
             written.exception()
+        elif self.on_their_way is not None:
+            self.on_their_way.append(written)
         else:
             written.set_result(Written(partition or 0, len(self.taken)))
         return written
+
+    def confirm(self) -> int:
+        """The brokers have what is on its way; how much that was."""
+        there, self.on_their_way = self.on_their_way or [], []
+        for written in there:
+            written.set_result(Written(0, 1))
+        return len(there)
 
     def kinds(self) -> list[str]:
         return [type(command).__name__ for _, command in self.taken if not isinstance(command, Heartbeat)]
@@ -181,3 +192,31 @@ async def test_a_drain_that_kafka_did_not_take_is_said_again_until_it_does(intak
     assert sorted(told) == [(partition, draining.id) for partition in range(PARTITIONS)], "once each, and then no more"
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_thousand_agents_that_come_at_once_leave_room_for_what_people_say(
+    intake: SlowIntake, membership: Membership
+) -> None:
+    intake.on_their_way = []
+    joining = asyncio.gather(*(membership.join(member(membership)) for _ in range(1_500)))
+    most = confirmed = 0
+    while confirmed < 1_500 * PARTITIONS:
+        await until(lambda: intake.on_their_way)
+        most = max(most, now := intake.confirm())
+        confirmed += now
+    await joining
+    assert most == WRITES_MAX < 1_500 * PARTITIONS
+    assert {command.n for _, command in intake.taken if isinstance(command, Join)} == set(range(2, 1_502))
+
+
+async def test_heartbeats_do_not_wait_for_those_who_queue_nor_those_for_heartbeats(intake: SlowIntake) -> None:
+    membership = Membership(intake, heartbeat_ms=1, on_ended=lambda: None)
+    queued = [asyncio.ensure_future(membership.join(member(membership))) for _ in range(2_000)]
+    await asyncio.sleep(0)
+    running = asyncio.create_task(membership.run())
+    await asyncio.gather(*queued)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    order = "".join("h" if isinstance(command, Heartbeat) else "j" for _, command in intake.taken)
+    assert "jhh" in order.rstrip("h"), "a heartbeat among the joins"
+    assert "h" * PARTITIONS + "j" in order
