@@ -363,6 +363,15 @@ async def test_an_operator_releases_what_is_orphaned_with_a_proof(world: World) 
     assert "the host is off" in record["error"]["message"]
 
 
+async def test_an_agent_that_drains_takes_no_submit_and_finishes_what_it_has(served: Served, caller: Caller) -> None:
+    async with at_work(served, caller) as (agent, turn):
+        await agent.send({"type": "drain"})
+        await agent.settled()
+        assert code(await caller.submit("j", thread="u")) == (503, "AGENT_UNAVAILABLE")
+        await say(agent, turn, run("finished"))
+        assert (await caller.record(wait=5_000))["state"] == "SUCCEEDED"
+
+
 async def test_a_gateway_that_stops_takes_no_submit(served: Served, caller: Caller) -> None:
     async with at_work(served, caller) as (agent, turn):
         draining = asyncio.create_task(served.gateway.drain())
