@@ -141,6 +141,7 @@ class Owners:
         else:
             groups, queued = self._routed(conversation, plan, turn)
             waiting = plan.waiting
+            yield from self._let_in(conversation, plan, turn)
         given = [assignment.group for assignment in turn.assigned]
         if (given, list(turn.queued), turn.waiting) != (groups, queued, waiting):
             again = f"deciding again gives {groups}, {queued}, {list(waiting)}"
@@ -156,6 +157,15 @@ class Owners:
         rules = self._state.config.group
         queued = [group for group in groups if rules(group).policy == ENQUEUE and open_in(conversation, group)]
         return [group for group in groups if group not in queued], queued
+
+    def _let_in(self, conversation: Conversation, plan: Plan, turn: TurnCommitted) -> Iterator[str]:
+        """No group takes a turn beside runs that it would reject it for, or that it has to interrupt first."""
+        if turn.joins_run is None:
+            for group in rejecting(self._state, conversation, plan):
+                yield f"turn {turn.seq} was taken, for which {group} has no place now"
+        for given in turn.assigned:
+            if self._state.config.group(given.group).policy == INTERRUPT and open_in(conversation, given.group):
+                yield f"turn {turn.seq} was given to {given.group} beside what it interrupts"
 
     def _called(
         self, conversation: Conversation, invocation: Invocation

@@ -12,7 +12,7 @@ from ops.audit.replay import Replay
 from ops.audit.runs import RunEpochs
 from ops.audit.turns import NothingLost
 from ops.audit.violations import Checker
-from streams.core.events import Assignment, Entry, Event, RunMoved, RunOpened, TurnCommitted
+from streams.core.events import Assignment, ConfigChanged, Entry, Event, RunMoved, RunOpened, TurnCommitted
 from tests.support.partition_world import GROUP, World
 
 pytestmark = pytest.mark.unit
@@ -109,6 +109,35 @@ def test_3_a_turn_that_overtakes_the_line_is_found() -> None:
     given = Assignment(GROUP, "a", f"c/2/{GROUP}")
     [problem] = refolded(changed(in_line(), TurnCommitted, 1, queued=(), assigned=(given,)))[:1]
     assert "deciding again gives [], ['agents/support']" in problem
+
+
+@pytest.mark.parametrize(
+    ("policy", "problem"),
+    [
+        ("reject", f"turn 2 was taken, for which {GROUP} has no place now"),
+        ("interrupt", f"turn 2 was given to {GROUP} beside what it interrupts"),
+    ],
+)
+def test_3_a_turn_that_is_taken_against_its_groups_policy_is_found(policy: str, problem: str) -> None:
+    world = World(policy="deliver")
+    world.join("a", settle=True)
+    world.open()
+    world.say()
+    world.say("second")
+    document = world.of(ConfigChanged)[0].document.replace('"deliver"', f'"{policy}"')
+    assert problem in refolded(changed(world, ConfigChanged, 0, document=document))
+
+
+def test_3_a_turn_beyond_what_may_wait_in_line_is_found() -> None:
+    world = World(policy="enqueue", max_waiting=2)
+    world.join("a", settle=True)
+    world.open()
+    for text in ("first", "second", "third"):
+        world.say(text)
+    document = world.of(ConfigChanged)[0].document.replace('"max_waiting": 2', '"max_waiting": 1')
+    assert f"turn 3 was taken, for which {GROUP} has no place now" in refolded(
+        changed(world, ConfigChanged, 0, document=document)
+    )
 
 
 def test_3_a_run_that_leaves_the_line_too_early_is_found() -> None:
