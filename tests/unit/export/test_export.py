@@ -7,12 +7,16 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from pyiceberg.catalog import load_catalog
 
-from ops.export.run import PartMissing
+from ops.export.files import WRITERS, FilesTarget, PlaceStates
+from ops.export.iceberg import IcebergTarget
+from ops.export.run import Export, PartMissing, fold_version
 from ops.export.selection import Selection, selection
-from ops.export.target import ExportRefused
+from ops.export.target import ExportRefused, NoStates
+from ops.history.place import place_at
 from ops.history.port import Range
-from tests.support.exports import FORMATS, export, seeded_history, target_of, whole
+from tests.support.exports import FORMATS, MemoryHistory, export, seeded_history, target_of, whole
 from turnlog.data.tables import BY_NAME, TABLES
 
 
@@ -192,3 +196,49 @@ async def test_a_state_that_was_kept_is_gone_on_from(tmp_path: Path) -> None:
     await export(history, "parquet", tmp_path)
     assert reads == [end // 2 for end in ends]
     whole(history, "parquet", tmp_path)
+
+
+async def test_an_object_store_holds_an_export_as_a_folder_does(tmp_path: Path) -> None:
+    root = f"memory://exports/{tmp_path.name}"
+    history = seeded_history(length=120)
+    ends = list(history.ends)
+    history.ends = [end // 2 for end in ends]
+    await export_to(history, root)
+    history.ends = ends
+    await export_to(history, root)
+    place = place_at(root)
+    for name in place.names("turns") + place.names("runs"):
+        with place.fetched(name) as file:
+            local = tmp_path / name
+            local.parent.mkdir(exist_ok=True)
+            local.write_bytes(file.read_bytes())
+    chosen = selection(tables=["turns", "runs"])
+    whole(history, "parquet", tmp_path, chosen)
+
+
+async def export_to(history: MemoryHistory, root: str) -> None:
+    place = place_at(root)
+    target = FilesTarget(place, "parquet", WRITERS["parquet"])
+    states = PlaceStates(place, fold_version())
+    chosen = selection(tables=["turns", "runs"])
+    await Export(history, target, states, chosen, lambda _: None, commit_records=50).run()
+
+
+async def test_tables_in_a_catalog_of_the_users_own(tmp_path: Path) -> None:
+    catalog = load_catalog("own", type="sql", uri=f"sqlite:///{tmp_path}/own.db", warehouse=f"file://{tmp_path}/lake")
+    catalog.create_namespace("support")
+    history = seeded_history(length=120)
+    target = IcebergTarget(catalog, "support", "catalog own")
+    await Export(history, target, NoStates(), Selection(), lambda _: None, commit_records=50).run()
+    found = catalog.load_table("support.turns").scan().to_arrow()
+    assert found.num_rows == len(history.rows()["turns"])
+    again = await Export(history, target, NoStates(), Selection(), lambda _: None).run()
+    assert again.commits == 0
+    # A snapshot of somebody else's hides no position; one that expired with them is said.
+    catalog.load_table("support.turns").append(found.slice(0, 0))
+    assert target.positions(BY_NAME["turns"]) == dict(enumerate(history.ends))
+    catalog.create_table("support.cats", found.schema)
+    catalog.drop_table("support.runs")
+    catalog.create_table("support.runs", found.schema)
+    with pytest.raises(ExportRefused, match=r"support\.runs in catalog own is no table of an export"):
+        target.contents()
