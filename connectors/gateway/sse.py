@@ -84,6 +84,7 @@ class EventStream:
         self._conversation = info.id
         self._viewer = Viewer(after, gateway.history.head(info))
         self._frames: deque[bytes] = deque()
+        self._bytes = 0
         self._news = asyncio.Event()
         self._ended = False
 
@@ -123,6 +124,7 @@ class EventStream:
         """No more of it: clients resume behind the last event that they got, here or at another gateway."""
         self._ended = True
         self._frames.clear()
+        self._bytes = 0
         self._news.set()
 
     async def events(self) -> AsyncIterator[ServerSentEvent]:
@@ -134,7 +136,9 @@ class EventStream:
             await self._tell_superseded()
             while not self._ended and wall_ms() < self._expires_at:
                 while self._frames:
-                    yield _event(self._frames.popleft())
+                    frame = self._frames.popleft()
+                    self._bytes -= len(frame)
+                    yield _event(frame)
                 after = self._viewer.wants_load()
                 if after is not None:
                     await self._load(after)
@@ -186,8 +190,10 @@ class EventStream:
     def _put(self, frames: Sequence[bytes]) -> None:
         if self._ended:
             return  # nobody takes them: what it was cut off from grows no more
+        crowded = self._bytes > limits.OUTBOUND_BYTES
         self._frames.extend(frames)
-        if len(self._frames) > limits.OUTBOUND_FRAMES:
+        self._bytes += sum(map(len, frames))
+        if crowded or len(self._frames) > limits.OUTBOUND_FRAMES:
             self.end()  # a slow reader: it resumes
         self._news.set()
 

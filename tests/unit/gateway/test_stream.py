@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from connectors.gateway.clock import wall_ms
-from connectors.gateway.protocol.limits import OUTBOUND_FRAMES
+from connectors.gateway.protocol.limits import OUTBOUND_BYTES, OUTBOUND_FRAMES
 from connectors.gateway.protocol.session import Claims, Scope
 from connectors.gateway.server import application
 from connectors.gateway.sse import EventStream
@@ -158,3 +158,16 @@ async def test_a_stream_whose_reader_is_too_slow_keeps_nothing_more_for_it(serve
         slow.relay(b'{"type":"typing","isTyping":true}')
     assert len(slow._frames) == 0
     assert len([event async for event in slow.events()]) == 1  # the comment that opens it
+
+
+async def test_few_large_frames_are_as_much_as_many_small_ones(served: Served) -> None:
+    conversation, token = await served.conversation()
+    claims, info = served.gateway.tokens.verify(token), await served.gateway.conversation(conversation)
+    frame = b'{"type":"typing","padding":"' + b"x" * 65_536 + b'"}'
+    keeps, slow = EventStream(served.gateway, info, 0, claims), EventStream(served.gateway, info, 0, claims)
+    for _ in range(OUTBOUND_BYTES // len(frame)):
+        keeps.relay(frame)
+    assert len(keeps._frames) == OUTBOUND_BYTES // len(frame)
+    for _ in range(OUTBOUND_BYTES // len(frame) + 2):
+        slow.relay(frame)
+    assert len(slow._frames) == 0
