@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from ops.export.files import WRITERS, FilesTarget, PlaceStates
@@ -16,7 +17,16 @@ from ops.export.selection import Selection, selection
 from ops.export.target import ExportRefused, NoStates
 from ops.history.place import place_at
 from ops.history.port import Range
-from tests.support.exports import FORMATS, MemoryHistory, export, seeded_history, target_of, whole
+from tests.support.exports import (
+    FORMATS,
+    MemoryHistory,
+    export,
+    identities,
+    read_back,
+    seeded_history,
+    target_of,
+    whole,
+)
 from turnlog.data.tables import BY_NAME, TABLES
 
 
@@ -222,6 +232,23 @@ async def export_to(history: MemoryHistory, root: str) -> None:
     states = PlaceStates(place, fold_version())
     chosen = selection(tables=["turns", "runs"])
     await Export(history, target, states, chosen, lambda _: None, commit_records=50).run()
+
+
+async def test_words_that_somebody_deletes_stay_deleted_and_the_export_goes_on(tmp_path: Path) -> None:
+    history = seeded_history()
+    ends = list(history.ends)
+    history.ends = [end // 2 for end in ends]
+    await export(history, "delta", tmp_path)
+    words = {"text": "NULL", "data": "NULL", "metadata": "NULL"}
+    DeltaTable(tmp_path / "turns").update(updates=words, predicate="conversation_id IS NOT NULL")
+    before = DeltaTable(tmp_path / "turns").to_pyarrow_table()
+    DeltaTable(tmp_path / "turns").vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    history.ends = ends
+    await export(history, "delta", tmp_path)
+    found = read_back("delta", tmp_path, "turns")
+    assert identities(found) == [(r["partition"], r["lsn"], r["event"]) for r in history.rows()["turns"]]
+    assert before.num_rows > 0
+    assert sum(row["text"] is not None for row in found) <= len(found) - before.num_rows
 
 
 async def test_tables_in_a_catalog_of_the_users_own(tmp_path: Path) -> None:
