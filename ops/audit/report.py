@@ -23,6 +23,7 @@ INVARIANTS: Final = {
     9: "A replay gives the same state, whatever the split",
     10: "Checkpoints are states of a replay, and never ahead of the journal",
     11: "Intake is consumed if, and only if, its outcome is in the journal",
+    12: "Log time never goes back, and moves with its writer's ticks alone",
 }
 """Those of the design's section 10 that are checked from the log."""
 

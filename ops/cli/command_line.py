@@ -35,6 +35,7 @@ from ops.cli import (
     member,
     migrate,
     projector,
+    rebuild,
     replay,
     schema,
     send,
@@ -95,6 +96,7 @@ for module in (
     top,
     doctor,
     migrate,
+    rebuild,
     canary,
     chaos,
 ):
