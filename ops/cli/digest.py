@@ -275,7 +275,7 @@ async def compare(
     """
     from ops.digest.against import against
     from ops.digest.statements import Digests
-    from ops.history import open_history
+    from ops.history import HistoryUnavailable, open_history
     from ops.history.place import place_at
     from streams.runtime.partitioning import partition_of
 
@@ -286,7 +286,11 @@ async def compare(
     async with open_history(settings, archive, offline=offline) as history:
         if conversation is not None:
             partitions = [partition_of(conversation, history.partitions)]
-        return await against(history, Digests(place_at(url), trust), partitions=partitions, progress=told)
+        evidence = await against(history, Digests(place_at(url), trust), partitions=partitions, progress=told)
+    if not any(len(each.sealed) or each.count for each in evidence):
+        # To say that all is well of what nobody sealed, or at a mistyped address, would be worse than to say nothing.
+        raise HistoryUnavailable(f"nothing is sealed at {url}: there is nothing to compare with")
+    return evidence
 
 
 def told_of(evidence: Sequence[Evidence]) -> list[str]:

@@ -106,6 +106,8 @@ async def test_the_archive_is_what_kafka_has_and_what_is_needed_stays(place: Dep
     assert [(row["verified"], row["problems"]) for row in checked] == [(row["end"], []) for row in shown]
     audited = (await operator.types("audit", "verify", "--against", operator.digests, "-o", "json")).document
     assert (audited["ok"], [row["records"] for row in audited["digests"]]) == (True, [*map(len, journal.values())])
+    ended = await operator.types("audit", "verify", "--against", f"{operator.digests}-mistyped", code=2)
+    assert "nothing is sealed at" in ended.err
     # What is still needed is not deleted from Kafka.
     trim = ("archive", "trim", operator.archive, "--digests", operator.digests, "--keep", "0s", "-o", "json")
     held = (await operator.types(*trim, "--yes")).document
