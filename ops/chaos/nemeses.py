@@ -7,6 +7,7 @@ import json
 import random
 import signal
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from itertools import count
 from typing import Final
 
@@ -26,6 +27,7 @@ MEETS_WITHIN_S: Final = 8.0
 """How long a failpoint, or a mishap of one request, waits to be met; where nothing happens it is called off."""
 MET_POLL_S: Final = 0.05
 LOCK_LOST_EVERY_S: Final = 0.05
+REASON_EVERY_S: Final = 2.0
 DISARMED_S: Final = 1.0
 """So soon a process has read that it is to meet no failpoint any more."""
 STORM_EVERY_S: Final = 3.0
@@ -107,18 +109,20 @@ class Nemeses:
         orders.write_text(json.dumps({"point": point, "do": "kill" if dies else "stop"}), "utf-8")
         process.blame(fault.what)
         process.send(signal.SIGUSR1)
-        if point in OF_CLAIMS:
-            self._place.ways[process.name].kafka.reset()  # its next epoch begins with a claim
+        reasons = asyncio.create_task(self._reasons_to_claim(process.name)) if point in OF_CLAIMS else None
 
         async def met() -> bool:
             return process.pid != pid or not process.ready.is_set() if dies else await process.is_stopped()
 
         try:
-            if not await _within(met, MEETS_WITHIN_S):
+            is_met = await _within(met, MEETS_WITHIN_S)
+            await _over(reasons)
+            if not is_met:
                 self.unmet.append(fault.what)
             elif not dies:
                 await asyncio.sleep(fault.for_s)
         finally:
+            await _over(reasons)
             process.blame_no_more()
             orders.write_text("", "utf-8")
             for number in (signal.SIGCONT, signal.SIGUSR1):
@@ -128,6 +132,17 @@ class Nemeses:
             await asyncio.sleep(DISARMED_S)
             if process.pid == pid:
                 process.send(signal.SIGCONT)
+
+    async def _reasons_to_claim(self, name: str) -> None:
+        """Until it is cancelled: the worker takes the others for dead, and its producers are cut off now and then."""
+        while True:
+            self._place.ways[name].kafka.reset()
+            if not self.outages.alone.locked():
+                async with self.outages.alone:
+                    for other in self._place.workers:
+                        if other.name != name and (worker := other.document.get("id")) is not None:
+                            await asyncio.to_thread(self._backups.end_lock, lock_key(worker))
+            await asyncio.sleep(REASON_EVERY_S)
 
     async def storm(self, fault: Fault) -> None:
         """A worker comes every three seconds; every second one goes again by a kill, the others in order."""
@@ -253,6 +268,14 @@ class Nemeses:
                 await again(self._place.settings, PARTITIONS, self._rng)
         except UNREACHABLE as error:  # another fault has the broker
             self.unmet.append(f"{fault.what}: {type(error).__name__}")
+
+
+async def _over(task: asyncio.Task[None] | None) -> None:
+    """Cancel it, if there is one; raises what it ended by, if it did."""
+    if task is not None:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 async def _within(condition: Callable[[], Awaitable[bool]], limit_s: float) -> bool:
