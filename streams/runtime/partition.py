@@ -150,6 +150,9 @@ class Sequencer(Service):
     # -------------------------------------------------------------------------------------------- one writer epoch
     async def _epoch(self) -> None:
         """From OPENING through one writer epoch to the next OPENING, or to the end."""
+        # Every log line of this task, and of those that it starts, says of which partition and epoch it speaks.
+        epoch = self.lease.token.writer_epoch
+        structlog.contextvars.bind_contextvars(partition=self.partition, writer_epoch=epoch)
         writer = Writer(self.lease, self._ports, frozenset(self._quarantine))
         problem: Exception | None = None
         try:
@@ -290,7 +293,7 @@ class Sequencer(Service):
                     self._quarantine.add(problem.origin)
                     self._failures = 0
                 self._suspect = problem.origin
-                log.error("the core failed", exc_info=problem, **about)
+                log.error("the core failed", conversation=problem.conversation, exc_info=problem, **about)
             case _:
                 log.error("unexpected error: starting over", partition=self.partition, exc_info=problem)
 

@@ -26,7 +26,7 @@ import structlog
 from streams.core.clock import LogClock
 from streams.core.commands import Command, CommitBatch, OpenWriter
 from streams.core.events import Entry
-from streams.core.fold import evolve, step
+from streams.core.fold import conversation_of, evolve, step
 from streams.core.state import KEY_LIFETIME_MS, ImpossibleEvent, Partition
 from streams.core.store import load_partition
 from streams.fence.clock import monotonic_s
@@ -65,9 +65,10 @@ class StaleLeases(Exception):
 class Undecidable(Exception):
     """The core failed on a command: a mistake in the code, which must not stand in the way of what comes behind it."""
 
-    def __init__(self, origin: str, error: Exception) -> None:
+    def __init__(self, origin: str, conversation: str | None, error: Exception) -> None:
         super().__init__(f"the core failed on {origin}: {type(error).__name__}: {error}")
         self.origin = origin
+        self.conversation = conversation
 
 
 class CheckpointDiscarded(Exception):
@@ -283,7 +284,8 @@ class Writer:
                 for index, command in enumerate(batch.commands):  # noqa: B007 -- read when a step fails
                     entries += step(state, command, epoch)
         except Exception as error:
-            raise Undecidable(origin_of(batch.sources[index]), error) from error
+            conversation = conversation_of(batch.commands[index])
+            raise Undecidable(origin_of(batch.sources[index]), conversation, error) from error
         return entries
 
     async def _commit(self, batch: Batch, entries: list[Entry], timestamp: int) -> None:

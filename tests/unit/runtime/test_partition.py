@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 from msgspec import structs
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
 
 from streams.core.commands import Command, CommitTurn
 from streams.core.events import Entry, Rejected
@@ -234,6 +236,22 @@ async def test_a_record_that_the_core_fails_on_goes_to_dead_letters_and_the_part
     (letter,) = world.kafka.readable("dead-letters", 0)
     assert world.codec.decode_dead_letter(letter.value).origin == "turns/0/2"
     assert [e.event.reason for e in world.journal() if isinstance(e.event, Rejected)] == ["undecidable"]
+
+
+@pytest.mark.usefixtures("brittle_core")
+async def test_log_lines_say_of_which_partition_epoch_and_conversation_they_speak() -> None:
+    world = World()
+    world.configure()
+    world.converse("c1")
+    world.turn("c1", "poison")
+    with capture_logs(processors=[merge_contextvars]) as logged:
+        async with sequencer(world):
+            await until(lambda: "Rejected" in world.kinds())
+    failed = [line for line in logged if line["event"] == "the core failed"]
+    assert [(line["partition"], line["writer_epoch"], line["conversation"]) for line in failed] == [
+        (0, 1, "c1"),
+        (0, 2, "c1"),
+    ]
 
 
 @pytest.mark.usefixtures("brittle_core")
