@@ -83,7 +83,7 @@ class Kept:
         self._policy = rules["policy"]
         self._deadline_ms = int(str(rules["deadline_ms"]))
         self._loss = rules["on_owner_loss"]
-        self._most_waiting = int(str(rules.get("max_waiting", 1 << 30)))
+        self._most_waiting = int(str(rules["max_waiting"]))
         self._talks: dict[str, Talk] = {}
 
     def see(self, entry: Entry) -> Iterator[str]:

@@ -96,6 +96,7 @@ RULES = (
         ("reject",),
     ),
     Mutation("policy enqueue", "a turn is given at once", _replaced(policies, "ENQUEUE", "never"), ("enqueue",)),
+    Mutation("lines are bounded", "one more waits", _replaced(policies, "is_full", lambda *_: False), ("enqueue",)),
     Mutation("policy interrupt", "the run before goes on", _replaced(policies, "end", _nothing), ("interrupt",)),
     Mutation("a call has its thread for itself", "it runs beside others", _beside_others, ("invoke",)),
     Mutation(

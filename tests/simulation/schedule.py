@@ -149,6 +149,7 @@ class Shape:
             "watchdog_ms": draw.choice([1_200, 3_000, 8_000]),
             "on_owner_loss": draw.choice(["continue", "continue", "restart", "fail", None, None]),
             "policy": draw.choice(policies or free),
+            "max_waiting": draw.choice([100, 1, 2]),
             "busy": draw.choice(["wait", "wait", "refuse"]),
             "grace_ms": draw.choice([0, 1_000, 5_000]),
             "deadline_ms": draw.choice([0, 0, 0, 0, 5_000]),
