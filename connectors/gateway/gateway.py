@@ -157,7 +157,7 @@ class Gateway:
     async def drain(self) -> None:
         """Take nobody in; get nothing new; let accepted runs end within the budget; close every socket; say goodbye.
 
-        An agent whose runs all wait for people goes at once: it goes on with them at another gateway.
+        An agent that continues, and whose runs all wait for people, goes at once: they go on elsewhere as they are.
         """
         self._move(Phase.DRAINING)
         self.metrics.ready.set(0)

@@ -59,8 +59,8 @@ class AgentRuns(Session):
 
     @property
     def runs_at_work(self) -> int:
-        """How many of them do not wait for a person's answer."""
-        return self._delivery.runs_at_work
+        """How many of them do not wait for a person's answer, with which another process could go on as well."""
+        return self._delivery.runs_at_work if self.continues else self._delivery.runs_open
 
     def holds(self, run_id: str, run_epoch: int) -> bool:
         """Whether it holds this run at this epoch."""

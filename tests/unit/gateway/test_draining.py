@@ -179,7 +179,7 @@ async def test_when_all_of_a_group_drain_its_turns_are_given_still(world: World,
 async def test_a_gateway_that_stops_does_not_sit_out_its_budget_for_what_waits_for_people(world: World) -> None:
     async with serve(world, settings_for(drain_budget_ms=600_000)) as served:
         conversation, token = await served.conversation()
-        async with served.agent() as agent:
+        async with served.agent(capabilities=["adopt", "continue"]) as agent:
             await served.say(conversation, token, "refund please")
             turn = await agent.until("text")
             named = {"run": turn["run"], "runEpoch": turn["runEpoch"]}
@@ -193,6 +193,25 @@ async def test_a_gateway_that_stops_does_not_sit_out_its_budget_for_what_waits_f
             code, reason, _ = await agent.ended()
             assert (code, json.loads(reason)["reason"]) == (1012, "restart")
             await draining
-        async with serve(world) as other, other.agent(watermarks={conversation: 1}) as again:
+        async with (
+            serve(world) as other,
+            other.agent(watermarks={conversation: 1}, capabilities=["adopt", "continue"]) as again,
+        ):
             await again.settled()
             assert "RunEnded" not in world.kinds(conversation), "it goes on there"
+
+
+async def test_what_would_begin_anew_elsewhere_has_the_budgets_time_to_be_answered(world: World) -> None:
+    async with serve(world, settings_for(drain_budget_ms=300)) as served:
+        conversation, token = await served.conversation()
+        async with served.agent() as agent:
+            await served.say(conversation, token, "refund please")
+            turn = await agent.until("text")
+            named = {"run": turn["run"], "runEpoch": turn["runEpoch"]}
+            await agent.say(conversation, {"type": "interrupt", "id": "ask-1", "data": {"payload": "?"}, **named})
+            await agent.say(conversation, {"type": "run", "data": {"status": "interrupted"}, **named})
+            await agent.settled()
+            began = asyncio.get_running_loop().time()
+            await served.gateway.drain()
+            assert asyncio.get_running_loop().time() - began >= 0.3
+            assert (await closed(agent))[0] == 1012
