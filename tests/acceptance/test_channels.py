@@ -1,0 +1,88 @@
+"""Two channels of people on one conversation, on a whole Turnlog: who is shown what, and streams that are masked."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.acceptance.test_people_frames import socket
+from tests.support.command import turnlog_async
+from tests.support.gateway_world import Peer
+from tests.support.up import Up
+from tests.support.waiting import until
+from turnlog import Agent, Turn
+
+CLIENT = "/api/v1/converger"
+
+
+async def apply(up: Up, folder: Path, shop: str, desk: str, agents: str) -> dict[str, str]:
+    """Channels of its own; the secrets."""
+    listed = await turnlog_async("channel", "list", "-o", "json", environment=up.environment)
+    document = {name: listed.document[name] for name in ("channels", "routes")}
+    document["channels"] += [
+        {"id": shop, "kind": "web", "middleware": [{"mask": {"pattern": r"\d{4}-\d{4}", "with": "****"}}]},
+        {"id": desk, "kind": "web", "sees": "all"},
+        {"id": agents, "kind": "websocket", "group_settle_ms": 0},
+    ]
+    document["routes"] += [{"from": shop, "to": [agents, desk], "replies": "origin"}]
+    file = folder / "channels.json"
+    file.write_text(json.dumps(document))
+    applied = await turnlog_async("channel", "apply", str(file), "--yes", "-o", "json", environment=up.environment)
+    assert applied.code == 0, applied.err
+    secrets: dict[str, str] = applied.document["secrets"]
+    return secrets
+
+
+async def said(peer: Peer, upto: int) -> list[tuple[int, str]]:
+    """What it is shown up to this seq: text, chunks' text, or what stands in its place."""
+    found: list[tuple[int, str]] = []
+    while not found or found[-1][0] < upto:
+        frame = await peer.frame(within_s=30)
+        if "seq" in frame and frame["type"] != "ack":
+            shown = frame.get("chunk") or frame["data"]
+            found.append((frame["seq"], shown.get("text") or shown.get("content") or shown.get("name") or ""))
+    return found
+
+
+async def answer(turn: Turn) -> AsyncGenerator[str, None]:
+    yield f"{(turn.channel or '').partition('-')[0]}: pay 1234"
+    yield "-5678 now"
+
+
+async def test_two_channels_share_a_conversation_and_each_is_shown_what_is_for_it(up: Up, tmp_path: Path) -> None:
+    name = uuid.uuid4().hex[:8]
+    shop, desk, agents = f"shop-{name}", f"desk-{name}", f"bots-{name}"
+    secrets = await apply(up, tmp_path, shop, desk, agents)
+    agent = Agent(up.gateways[0], channel_secret=secrets[agents], flush_every=0)
+    agent.on_turn(answer)
+    async with httpx.AsyncClient(base_url=up.gateways[0], timeout=30) as here:
+
+        async def token_of(channel: str, user: str) -> str | None:  # gateways look for a new document once a second
+            headers = {"authorization": f"Bearer {secrets[channel]}"}
+            got = await here.post(f"{CLIENT}/tokens/generate", headers=headers, json={"user": {"id": user}})
+            return got.json().get("token") if got.is_success else None
+
+        ann, eve = await until(lambda: token_of(shop, "ann")), await until(lambda: token_of(desk, "eve"))
+        opened = await here.post(f"{CLIENT}/conversations", headers={"authorization": f"Bearer {ann}"})
+        id_ = opened.json()["conversationId"]
+        hello: dict[str, Any] = {"conversationId": id_, "watermark": 0}
+        await agent.start()
+        try:
+            async with socket(up.gateways[0], ann, hello) as one, socket(up.gateways[1], eve, hello) as two:
+                await one.send({"type": "text", "clientId": "a-1", "data": {"text": "mine"}})
+                seen = await said(two, 4)
+                assert [text for _, text in seen] == ["mine", "hidden", "hidden", "hidden"]
+                await two.send({"type": "text", "clientId": "e-1", "data": {"text": "ours"}})
+                live = await said(one, 8)
+                assert [seq for seq, _ in live] == [*range(2, 9)], "its own turn is not shown to it again"
+                assert "".join(text for _, text in live) == "shop: pay **** nowoursdesk: pay **** now"
+                assert "".join(text for _, text in await said(two, 8)).startswith("desk: pay 1234-5678 now")
+            async with socket(up.gateways[1], ann, {**hello, "watermark": 2}) as again:
+                assert await said(again, 8) == live[1:], "a replay from within a stream is what was shown live"
+        finally:
+            await agent.stop()
