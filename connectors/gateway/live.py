@@ -61,6 +61,8 @@ class _Conversation(msgspec.Struct):
     speakers: dict[str, Speaker] = msgspec.field(default_factory=dict)
     read: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
     """Status and participant to how far."""
+    catalogs: dict[str, bytes] = msgspec.field(default_factory=dict)
+    """By type, what an agent showed last of what it has to offer."""
 
     def connections(self, participant: str) -> int:
         there = sum(of.get(participant, 0) for of in self.there.values())
@@ -119,6 +121,11 @@ class Live:
         self._publish(Speaker("", "bot", ""), conversation_id, Presence(online=False, asks=True), wall_ms())
         return []
 
+    def catalogs(self, conversation_id: str) -> list[bytes]:
+        """What agents have shown of what they have to offer, for who came later."""
+        known = self._conversations.get(conversation_id)
+        return [] if known is None else list(known.catalogs.values())
+
     def announce_all(self) -> None:
         """This gateway goes on as a new incarnation: what the old one said ended with it."""
         for conversation_id, known in self._conversations.items():
@@ -158,6 +165,7 @@ class Live:
             case Receipt():
                 return self._receipt(who, conversation_id, signal, origin, now)
             case Shown():
+                self._known(conversation_id).catalogs[_type_of(signal)] = signal.frame.encode()
                 self._hub.relay(conversation_id, signal.frame.encode(), origin, agents=False)
                 return True
 
@@ -265,6 +273,11 @@ class Live:
         known = self._conversations.get(conversation_id)
         if known is not None and not known.here:
             del self._conversations[conversation_id]
+
+
+def _type_of(signal: Shown) -> str:
+    kind: str = msgspec.json.decode(signal.frame).get("type", "")
+    return kind
 
 
 def _typing(who: Speaker, *, active: bool) -> dict[str, Any]:

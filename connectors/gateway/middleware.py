@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from connectors.gateway.pieces import StreamMask, is_text_chunk
 from connectors.gateway.protocol.render import Fields
-from streams.core.events import Entry, Frame, FrameCommitted, PersonFrameCommitted, Turn, TurnCommitted
+from streams.core.events import Entry, Frame, FrameCommitted, PersonFrameCommitted, Turn, TurnCommitted, TurnEdited
 from streams.fence.middleware import Mask, Step, Steps, Transform, compiled
 
 log = structlog.get_logger(__name__)
@@ -92,6 +92,11 @@ class Middleware:
             turn = self._said(event.turn)
             shown = event if turn is event.turn else msgspec.structs.replace(event, turn=turn)
             return entry if shown is event else msgspec.structs.replace(entry, event=shown)
+        if isinstance(event, TurnEdited):
+            words = Frame(id=event.turn_id, type="text", text=event.text, data=event.data)
+            if (shown_words := self._said(words)) is not words:
+                changed = msgspec.structs.replace(event, text=shown_words.text, data=shown_words.data)
+                return msgspec.structs.replace(entry, event=changed)
         if isinstance(event, FrameCommitted | PersonFrameCommitted):
             masks = not (streams_are_masked and is_text_chunk(event.frame))
             frame = self._more(self._said(event.frame, masks=masks))

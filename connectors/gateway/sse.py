@@ -25,7 +25,14 @@ from connectors.gateway.http import claims_of, conversation_id
 from connectors.gateway.ports import ConversationInfo, Stored, Unavailable
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.errors import ProtocolError
-from connectors.gateway.protocol.render import encode, numbered, superseded_before, superseded_seqs, transient
+from connectors.gateway.protocol.render import (
+    edited,
+    encode,
+    numbered,
+    superseded_before,
+    superseded_seqs,
+    transient,
+)
 from connectors.gateway.protocol.session import Claims
 from connectors.gateway.protocol.viewer import Item, Phase, Viewer
 from connectors.gateway.showing import Showing
@@ -104,8 +111,8 @@ class EventStream:
             if self._viewer.phase is Phase.LIVE:
                 shown = transient(self._showing.entry(entry))
                 self._put([encode(frame) for frame in shown if not self._showing.hides(frame["type"])])
-            if (notice := superseded_seqs(entry)) is not None:
-                self._put([encode(notice)])
+            notices = (superseded_seqs(entry), edited(self._showing.entry(entry)))
+            self._put([encode(notice) for notice in notices if notice is not None])
         if self._viewer.load_after is not None:
             self._news.set()
 

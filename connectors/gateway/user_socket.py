@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -110,6 +111,8 @@ class UserConnection(Connection):
             self._present = True
             for frame in gateway.live.came(self._speaker(), conversation_id, self):
                 self.relay(frame)
+            for frame in gateway.live.catalogs(conversation_id):
+                self.contained(partial(self.session.catalog, frame, wall_ms()))
 
     async def _load_superseded(self, upto: int) -> None:
         try:

@@ -15,7 +15,7 @@ AGENT_ONLY = frozenset({"abort", "adopted", "resume_part"})
 # Frames of people that agents are given as they came.
 PASSED_ON = frozenset({"resume", "genui_event", "client_tools", "client_skills", "survey"})
 # And to people whose client asked for it in its hello.
-ASKED_FOR = frozenset({"superseded"})
+ASKED_FOR = frozenset({"superseded", "edited"})
 
 
 class WireSchemas:

@@ -284,6 +284,15 @@ def superseded_seqs(entry: Entry) -> Fields | None:
     return {"type": "superseded", "data": data}
 
 
+def edited(entry: Entry) -> Fields | None:
+    """What a message says now, for those that asked to be told; histories have the new words in its place."""
+    event = entry.event
+    if not isinstance(event, TurnEdited):
+        return None
+    said = stored(event.data) if event.data is not None else {"text": event.text or ""}
+    return {"type": "edited", "data": {"messageId": event.turn_id, "seq": event.turn_seq, "data": said}}
+
+
 def superseded_before(seqs: Sequence[int]) -> Fields:
     """As `superseded_seqs`, for a viewer that comes back: of all runs, up to where it was."""
     return {"type": "superseded", "data": {"seqs": seqs}}

@@ -346,6 +346,20 @@ class Superseded(Tagged, tag="superseded"):
     data: SupersededData
 
 
+class EditedData(Part):
+    """Which message, and what it says now."""
+
+    message_id: Id
+    seq: Seq
+    data: Object
+
+
+class Edited(Tagged, tag="edited"):
+    """A person changed their message. Ours; to clients that asked for it."""
+
+    data: EditedData
+
+
 class AbortShown(Tagged, tag="abort"):
     """Stop working on the conversation's run. To agents. `run`, `runEpoch` and `reason` are ours: the run stays its
     agent's until that says that it has stopped."""

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
+
+import msgspec
 
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.actions import (
     Action,
     Announce,
-    Load,
     LoadSuperseded,
     OpenConversation,
     SubmitPersonFrame,
     SubmitTurn,
 )
-from connectors.gateway.protocol.errors import ProtocolError, refusal
+from connectors.gateway.protocol.declared import FRAMES, Declared
+from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import (
     capabilities_of,
     client_id_of,
@@ -27,26 +28,14 @@ from connectors.gateway.protocol.parse import (
 )
 from connectors.gateway.protocol.parse_person import MODELS, parse_person_frame
 from connectors.gateway.protocol.render import (
-    ack,
     encode,
-    is_message,
-    message_id_of,
-    numbered,
     superseded_before,
-    superseded_seqs,
-    transient,
 )
-from connectors.gateway.protocol.session import PROTOCOL, Claims, Scope, Session, State
-from connectors.gateway.protocol.viewer import Item, Phase, Viewer
+from connectors.gateway.protocol.session import PROTOCOL, Claims, Scope, State
+from connectors.gateway.protocol.user_journal import UserJournal
+from connectors.gateway.protocol.viewer import Phase, Viewer
 from streams.core.events import (
-    Duplicate,
     Entry,
-    FrameCommitted,
-    PersonFrameCommitted,
-    Refused,
-    TurnCommitted,
-    TurnEdited,
-    TurnRegenerated,
 )
 from streams.runtime.live import Receipt, Typing
 
@@ -60,39 +49,30 @@ CAPABILITIES = {
 }
 
 REPLAY_RETRY_MS = 1_000
+CATALOG_HASHES = {"genui_components": "componentsHash", "skills": "skillsHash"}
 
 
-class UserSession(Session):
+class _Catalog(msgspec.Struct):
+    type: str
+    hash: str = ""
+
+
+class UserSession(UserJournal):
     """A connection of conversation scope; see `Session` for how to drive it."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.conversation_id = ""
-        self._named: str | None = None
-        """Who it is by its own word: heard where the token names nobody."""
         self._watermark = 0
-        self._told_superseded = False
-        """Whether the client asked to be told which of the frames that it got were superseded."""
-        self._viewer = Viewer(0, 0)
+        self._declared = Declared()
+        self._not_taken: ProtocolError | None = None
+        """Why what its hello declared does not go with its messages."""
+        self._hashes: dict[str, str] = {}
+        """By type, the hash of the catalog that the client has."""
         self._read = 0
         """How far it said that it has read."""
         self._told = 0
         """How far those who wrote know that it was delivered here."""
-        self._newest: tuple[int, str | None] = (0, None)
-        """Seq, and id, of the newest thing of an agent that it was given, or is about to be."""
-        self._pending: dict[str, str | None] = {}
-        """Sends that wait for their outcome: ref to clientId."""
-        self.shown: Callable[[Entry], Entry] = lambda entry: entry
-        """An entry as this connection gets it; called once for each that has a seq, in that order."""
-        self.hides: Callable[[str], bool] = lambda _: False
-        """Whether frames of this type, which have no seq, are not shown here."""
-        self._acks: dict[int, bytes] = {}
-        """Acks that are not written yet, by seq: while history is read, an entry comes from there and live."""
-
-    @property
-    def user(self) -> str:
-        """The participant. The token's word counts more than the client's own, and alone decides what may be seen."""
-        return self._named or self.claims.user
 
     # --------------------------------------------------------------------------------------------------- inputs
     def opened(self, conversation_id: str, head: int, pending: Sequence[dict[str, Any]], now: int) -> list[Action]:
@@ -120,9 +100,21 @@ class UserSession(Session):
         self._welcome(data)
         if self._told_superseded and 0 < self._watermark <= head:
             self._ask(LoadSuperseded(self._watermark))  # what it has may have been superseded while it was away
+        if self._not_taken is not None:
+            self._write(self._not_taken.frame())
+        for declared in self._declared.frames():  # for who is at work there already; nobody need be
+            self._ask(SubmitPersonFrame(self._mint(), parse_person_frame(declared, self._mint)))
         self._load()
         self._take_early()
         return self._drain()
+
+    def catalog(self, frame: bytes, now: int) -> list[Action]:
+        """A catalog that an agent of the conversation has shown before this connection came."""
+        self._now = now
+        shown = msgspec.json.decode(frame, type=_Catalog)
+        if self._hashes.get(shown.type) == shown.hash:
+            frame = encode({"type": shown.type, "hash": shown.hash, "unchanged": True})
+        return self.relayed(frame, now)
 
     def entries(self, entries: Sequence[Entry], now: int) -> list[Action]:
         """Live journal entries of the conversation, in order."""
@@ -207,6 +199,13 @@ class UserSession(Session):
         if user is not None and not self.claims.named and is_user_id(user):
             self._named = user
         self._told_superseded = "superseded" in capabilities_of(frame)
+        self._told_edits = "edited" in capabilities_of(frame)
+        self._hashes = {kind: frame[name] for kind, name in CATALOG_HASHES.items() if name in frame}
+        try:
+            self._declared.hello(frame)
+        except ProtocolError as error:
+            error.frame_type = "hello"
+            self._not_taken = error
         bound = self.claims.conversation_id
         if bound is not None and named is not None and named != bound:
             raise ProtocolError("forbidden", "conversationId: the token is for another conversation")
@@ -270,11 +269,13 @@ class UserSession(Session):
         self._ask(submit)
 
     def _message(self, frame: dict[str, Any], ref: str) -> tuple[SubmitTurn, str | None]:
-        message = parse_message(frame)
+        message = parse_message(self._declared.with_context(frame))
         return SubmitTurn(ref, message), message.client_id
 
     def _person_frame(self, frame: dict[str, Any], ref: str) -> tuple[SubmitPersonFrame, str | None]:
         parsed = parse_person_frame(frame, self._mint)
+        if frame["type"] in FRAMES:
+            self._declared.replace(frame)
         return SubmitPersonFrame(ref, parsed), parsed.client_id
 
     def _sync(self, frame: dict[str, Any]) -> None:
@@ -297,102 +298,6 @@ class UserSession(Session):
         beat = super()._heartbeat()
         beat["headSeq"] = self._viewer.head
         return beat
-
-    # --------------------------------------------------------------------------------------------------- journal
-    def _entry(self, entry: Entry) -> None:
-        event = entry.event
-        if isinstance(event, PersonFrameCommitted | TurnEdited | TurnRegenerated):
-            self._taken(entry, event)
-        match event:
-            case Refused():
-                self._refused(event)
-            case Duplicate():
-                self._duplicate(event)
-            case _ if event.seq:
-                for frame in self._viewer.offer(self._item(entry)):
-                    self._put(frame)
-                self._load()
-            case _:
-                self._transient(entry)
-
-    def _taken(self, entry: Entry, event: PersonFrameCommitted | TurnEdited | TurnRegenerated) -> None:
-        """It was this connection's, perhaps: then it is acknowledged. Clients need a seq in an ack: what has none gets
-        that of the turn that it is about, or the one up to which this connection was shown everything."""
-        client_id = self._pending.pop(event.ref, None) if event.ref is not None else None
-        if client_id is None:
-            return
-        about = event.seq if isinstance(event, PersonFrameCommitted) else event.turn_seq
-        seq = about or self._viewer.delivered
-        self._write(ack(client_id, message_id=message_id_of(event), seq=seq, timestamp=entry.timestamp))
-
-    def _transient(self, entry: Entry) -> None:
-        if self._viewer.phase is Phase.LIVE:
-            for shown in transient(self.shown(entry)):
-                if not self.hides(shown["type"]):
-                    self._write(shown)
-        # Also while history is read: what was written before is not read again.
-        if self._told_superseded and (notice := superseded_seqs(entry)) is not None:
-            self._write(notice)
-
-    def _item(self, entry: Entry, *, superseded: bool = False) -> Item:
-        """What this connection gets for a numbered entry: the ack of its own send, else the frame."""
-        event = entry.event
-        if isinstance(event, TurnCommitted) and event.turn.sender == self.user:
-            ref = self._own(event)
-            if ref is not None and (client_id := self._pending.pop(ref)) is not None:
-                stored = ack(client_id, message_id=message_id_of(event), seq=event.seq, timestamp=entry.timestamp)
-                self._acks = {seq: frame for seq, frame in self._acks.items() if seq > self._viewer.delivered}
-                self._acks[event.seq] = encode(stored)
-            if (ack_frame := self._acks.get(event.seq)) is not None:
-                return Item(event.seq, partial(self._acked, entry, ack_frame))
-        if isinstance(event, FrameCommitted) and not superseded and event.seq > self._newest[0]:
-            is_shown = is_message(event) and not self.hides(event.frame.type)
-            self._newest = (event.seq, event.frame.id if is_shown else None)
-        return Item(event.seq, partial(self._numbered, entry, superseded=superseded))
-
-    def _acked(self, entry: Entry, ack_frame: bytes) -> bytes:
-        self.shown(entry)
-        return ack_frame
-
-    def _numbered(self, entry: Entry, *, superseded: bool) -> bytes:
-        frame = numbered(self.shown(entry), superseded=superseded)
-        if frame is None:
-            # A numbered event of a later release: its seq must not leave a gap.
-            frame = {"type": "typing", "isTyping": False, "seq": entry.event.seq}
-        return encode(frame)
-
-    def _own(self, event: TurnCommitted) -> str | None:
-        if event.ref is not None and event.ref in self._pending:
-            return event.ref
-        if event.ref is None and event.turn.client_id is not None:
-            # Read from history, which has no refs: the clientId tells.
-            return next((ref for ref, mine in self._pending.items() if mine == event.turn.client_id), None)
-        return None
-
-    def _refused(self, event: Refused) -> None:
-        if event.ref in self._pending:
-            error = refusal(event.reason, event.detail, client_id=self._pending.pop(event.ref))
-            self._write(error.frame())
-
-    def _duplicate(self, event: Duplicate) -> None:
-        if event.ref not in self._pending:
-            return
-        client_id = self._pending.pop(event.ref)
-        if client_id is not None:
-            self._write(
-                ack(
-                    client_id,
-                    message_id=event.id,
-                    seq=event.of_seq or self._viewer.delivered,  # as in `_taken`
-                    timestamp=event.of_timestamp,
-                    duplicate=True,
-                )
-            )
-
-    def _load(self) -> None:
-        after = self._viewer.wants_load()
-        if after is not None:
-            self._ask(Load(after))
 
 
 def _replay_unavailable(retry_after_ms: int) -> dict[str, Any]:

@@ -34,7 +34,7 @@ _NUMBERED: Final = (
 )
 PERSON_GETS: Final = (
     *(written.PersonWelcome, *_TO_ALL, *_NUMBERED, written.Ack, written.RunShown, written.TypingShown),
-    *(written.Presence, written.DeliveryStatus, written.ReplayTruncated, written.Superseded),
+    *(written.Presence, written.DeliveryStatus, written.ReplayTruncated, written.Superseded, written.Edited),
     *(taken.GenuiComponents, taken.Skills),
 )
 AGENT_GETS: Final = (written.AgentWelcome, *_TO_ALL)

@@ -186,6 +186,12 @@ export class Conversation {
       this._state();
     } else if (frame.type === "superseded") {
       this._supersede(data.seqs ?? []);
+    } else if (frame.type === "edited") {
+      const item = this._bySeq.get(data.seq);
+      if (item?.kind === "message") {
+        item.data = data.data;
+        this._changed(item);
+      }
     } else if (frame.type === "typing" && frame.from !== "user") {
       const who = frame.sender?.id ?? AGENT;
       if (frame.isTyping) this.typing.set(who, true);

@@ -50,7 +50,7 @@ export class Session {
     socket.onopen = () =>
       this._write({
         type: "hello", protocol: "converger/1", token: this._credentials.token(), conversationId: this._credentials.conversation,
-        watermark: this._conversation.watermark, capabilities: ["superseded"],
+        watermark: this._conversation.watermark, capabilities: ["superseded", "edited"],
       });
     socket.onmessage = (message) => socket === this._socket && this._received(message.data);
     socket.onclose = (event) => socket === this._socket && this._lost(event);
