@@ -88,8 +88,11 @@ class AgentConnection(Connection):
 
     def serves(self, channel: str) -> bool:
         """See `hub.AgentPort`."""
-        own = self.channel
-        return channel == own or own in self._gateway.directory.config.routes.get(channel, ())
+        own, routes = self.channel, self._gateway.directory.config.routes
+        # People of a channel that a conversation is routed to are its agents' business as those of its own are.
+        return (
+            channel == own or own in routes.get(channel, ()) or any({own, channel} <= {*to} for to in routes.values())
+        )
 
     def send_away(self, by: str, reason: str) -> None:
         """See `hub.AgentPort`."""

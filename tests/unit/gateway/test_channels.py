@@ -69,6 +69,17 @@ async def test_people_of_a_routed_channel_see_it_write_in_it_and_are_answered(li
     assert [each["source_channel_id"] for each in listed.json()["data"]] == [None, "desk", "agents"]
 
 
+async def test_agents_are_told_who_types_in_another_channel(linked: Served) -> None:
+    conversation, token = await linked.conversation("ann")
+    desk = await linked.token("desk-secret", user={"id": "eve"})
+    async with linked.agent() as agent, linked.socket(desk, {"conversationId": conversation}) as eve:
+        await eve.until("welcome")
+        await linked.say(conversation, token, "help")
+        await agent.until("text")
+        await eve.send({"type": "typing", "isTyping": True})
+        assert (await agent.until("typing"))["sender"] == {"id": "eve", "role": "user"}
+
+
 async def test_the_same_person_elsewhere_sees_it_and_nobody_else_does(linked: Served) -> None:
     conversation, _ = await linked.conversation("ann")
     path = f"{CLIENT}/{conversation}"
