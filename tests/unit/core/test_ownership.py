@@ -208,7 +208,7 @@ def test_a_route_to_what_is_no_active_agent_channel_is_no_route(target: dict[str
 def test_a_channel_routed_nowhere_opens_no_run() -> None:
     world = World()
     world.open(channel="lobby")
-    world.say()
+    world.say(channel="lobby")
     turn = world.of(TurnCommitted)[0]
     assert (turn.assigned, turn.waiting) == ((), ())
     world.join("a")

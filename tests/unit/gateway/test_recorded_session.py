@@ -87,7 +87,7 @@ async def the_whole_session(served: Served) -> None:
     agents = await served.token("agents-secret", scope="channel")
     hello = {"protocol": "converger/1", "conversationId": conversation, "watermark": 0, "meta": {"page": "/orders"}}
     async with (
-        served.socket(token, {**hello, "userId": "ann", "capabilities": ["superseded"]}) as ann,
+        served.socket(token, {**hello, "userId": "ann", "capabilities": ["superseded", "edited"]}) as ann,
         served.socket(token, {**hello, "userId": "zoe"}) as zoe,
         served.socket(agents) as bot,
     ):
