@@ -261,7 +261,7 @@ GUARDS = (
         "ticks wait for the ends they name",
         "a tick takes effect as soon as it is read",
         _unwaiting(Tick),
-        ("flood",),
+        ("flood", "invoke"),
     ),
     Mutation(
         "full TTL after a claim",

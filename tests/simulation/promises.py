@@ -244,7 +244,7 @@ def broken(intake: Intake, member_ttl_ms: int, *, clock_was_set: bool) -> Iterat
             case GatewayEnded(gateway=gateway, reason="expired"):
                 yield from _expired(intake, entry, gateway, opened_at, member_ttl_ms, clock_was_set=clock_was_set)
                 yield from _too_early(intake, entry)
-            case RunEnded(reason="watchdog" | "watchdog_after_answer"):
+            case RunEnded(reason="watchdog" | "watchdog_after_answer" | "deadline" | "not_begun"):
                 yield from _too_early(intake, entry)
             case RunMoved(reason=MoveReason.ADOPT_TIMEOUT):
                 yield from _too_early(intake, entry)
