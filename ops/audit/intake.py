@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
-from ops.audit.violations import Kinds
+from ops.audit.violations import NOTHING, Kinds, Problems
 from streams.core.events import (
     BatchCommitted,
     ConversationClosed,
@@ -97,9 +97,12 @@ class Consumed:
         self.open = Batch({}, set())
         """Outcomes since."""
 
-    def see(self, entry: Entry) -> list[str]:
+    def see(self, entry: Entry) -> Problems:
         """See `Checker`."""
-        event: Any = entry.event
+        return self.look(entry, entry.event)
+
+    def look(self, _: Entry, event: Any) -> Problems:
+        """See `Looking`."""
         kind = type(event)
         if kind in _WITH_REF:
             ref: str | None = event.ref
@@ -113,8 +116,8 @@ class Consumed:
         elif kind is Rejected:
             known = event.origin in self.open.rejected
             self.open.rejected.add(event.origin)
-            return [f"{event.origin} is rejected twice"] if known else []
-        return []
+            return [f"{event.origin} is rejected twice"] if known else NOTHING
+        return NOTHING
 
     def _grown(self, batch: BatchCommitted) -> list[str]:
         found = []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, ClassVar, Final
 
 from ops.audit.remembered import Remembered
-from ops.audit.violations import Kinds
+from ops.audit.violations import NOTHING, Kinds, Problems
 from streams.core.events import (
     ConversationOpened,
     Entry,
@@ -22,7 +22,7 @@ from streams.core.ids import SEPARATOR, key_of_turn, open_key
 from streams.core.state import KEY_LIFETIME_MS
 
 NUMBERS_REMEMBERED: Final = 100_000
-"""Frames of which the number is remembered: 20 MB at most."""
+"""Frames of which the number is remembered, and up to twice as many: 40 MB at most."""
 FORGET_EVERY_MS: Final = KEY_LIFETIME_MS // 8
 
 
@@ -55,29 +55,40 @@ class KeysOnce:
         self._stored = Remembered()
         """Conversation and key -> lsn and `at` of what was stored under it last."""
         self._forgotten_at = 0
-        self._numbers: OrderedDict[tuple[str, int], int] = OrderedDict()
+        self._numbers: dict[tuple[str, int], int] = {}
         """(member, number of a stored frame) -> lsn."""
+        self._highest: dict[str, int] = {}
+        """Of each member."""
 
-    def see(self, entry: Entry) -> list[str]:
+    def see(self, entry: Entry) -> Problems:
         """See `Checker`."""
-        event = entry.event
+        return self.look(entry, entry.event) if type(entry.event) in _KEY_OF else NOTHING
+
+    def look(self, entry: Entry, event: Any) -> Problems:
+        """See `Looking`."""
         kind = type(event)
-        of = _KEY_OF.get(kind)
-        if of is None:
-            return []
-        found = self._number(entry.lsn, (event.member, event.n)) if kind is FrameCommitted and event.n > 0 else []  # type: ignore[attr-defined]
-        key = of(event)
-        return found if key is None else found + self._key(entry, key)
+        found = NOTHING
+        if kind is FrameCommitted:
+            key = event.key
+            if event.n:
+                found = self._number(entry.lsn, event.member, event.n)
+        else:
+            key = _KEY_OF[kind](event)
+        return found if key is None else [*found, *self._key(entry, key)]
 
-    def _number(self, lsn: int, name: tuple[str, int]) -> list[str]:
-        numbers = self._numbers
-        before = numbers.get(name)
-        numbers[name] = lsn
-        if len(numbers) > NUMBERS_REMEMBERED:
-            numbers.popitem(last=False)
-        return [] if before is None else [f"frame {name[1]} of {name[0]} was stored at lsn {before} already"]
+    def _number(self, lsn: int, member: str, n: int) -> Problems:
+        highest = self._highest.get(member, 0)
+        if n > highest:  # as nearly all are: none like it can have been before
+            self._highest[member] = n
+        elif (before := self._numbers.get((member, n))) is not None:
+            return [f"frame {n} of {member} was stored at lsn {before} already"]
+        self._numbers[member, n] = lsn
+        if len(self._numbers) > 2 * NUMBERS_REMEMBERED:
+            self._numbers = dict(islice(self._numbers.items(), NUMBERS_REMEMBERED, None))
+            self._highest = {name: number for name, number in self._highest.items() if (name, number) in self._numbers}
+        return NOTHING
 
-    def _key(self, entry: Entry, key: str) -> list[str]:
+    def _key(self, entry: Entry, key: str) -> Problems:
         name = f"{entry.event.conversation_id}{SEPARATOR}{key}"
         at = entry.at
         if at - self._forgotten_at >= FORGET_EVERY_MS:
@@ -86,7 +97,7 @@ class KeysOnce:
         before = self._stored.get(name)
         self._stored.put(name, entry.lsn, at)
         if before is None or before[1] <= at - KEY_LIFETIME_MS:
-            return []
+            return NOTHING
         return [f"the key {key!r} was stored at lsn {before[0]} already"]
 
     def close(self) -> None:

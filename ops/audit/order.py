@@ -46,7 +46,8 @@ class GapFree:
             head = 0 if known is None else known[0]
             if seq != head + 1:
                 yield entry, f"seq {seq} follows {head}"
-            self._heads.put(conversation, seq)
+            heads[conversation] = (seq, 0)
+        self._heads.relieve()
 
     def close(self) -> None:
         """Remove what lies on disk."""

@@ -138,6 +138,8 @@ class Owners:
             return
         if turn.turn.invocation is not None:
             groups, queued, waiting = self._called(conversation, turn.turn.invocation)
+        elif plan.only is not None and turn.joins_run is None:  # one group, which takes each turn at once
+            groups, queued, waiting = [plan.only], [], plan.waiting
         else:
             groups, queued = self._routed(conversation, plan, turn)
             waiting = plan.waiting

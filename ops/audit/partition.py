@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -17,15 +18,16 @@ from ops.audit.replay import CheckpointHolds, Replay, StoredCheckpoint
 from ops.audit.runs import RunEpochs
 from ops.audit.source import CouldNotVerify, PartitionSource
 from ops.audit.turns import NothingLost
-from ops.audit.violations import Checker, Findings, Tally, Violation
+from ops.audit.violations import Checker, Findings, Problems, Seeing, Tally, Violation
 from streams.core.events import BatchCommitted, Entry, Event, Unknown
-from streams.core.state import KEY_LIFETIME_MS
+from streams.core.fold import evolve
+from streams.core.state import KEY_LIFETIME_MS, ImpossibleEvent
 from streams.fence.port import Positions
 
 SPLITS: Final = (1 / 3, 2 / 3)
 """Where along the journal the replayed state is taken apart and put together again."""
 
-See = Callable[[Entry], list[str]]
+Look = Callable[[Entry, Any], Problems]
 
 
 class Paused(Exception):
@@ -143,8 +145,9 @@ class PartitionAudit:
         covered = self._consumed.covered
         table = self._table
         for entry in entries:
-            for invariant, see in table[type(entry.event)]:
-                if found := see(entry):
+            event = entry.event
+            for invariant, look in table[type(event)]:
+                if found := look(entry, event):
                     self._report(invariant, entry, found)
         self._fold(entries)
         last = entries[-1]
@@ -157,19 +160,23 @@ class PartitionAudit:
     def _fold(self, entries: Iterable[Entry]) -> None:
         """Decide every owner again, and fold, one after the other, until one cannot follow."""
         replay, deciding = self._replay, self._deciding
-        conversations = replay.state.conversations
-        for entry in entries:
-            if replay.broken:
-                return
-            event = entry.event
-            name = event.conversation_id
-            if name is not None and name not in conversations:
-                replay.require(name)
-            for invariant, see in deciding[type(event)]:
-                if found := see(entry):
-                    self._report(invariant, entry, found)
-            if found := replay.see(entry):
-                self._report(replay.invariant, entry, found)
+        if replay.broken:
+            return
+        state = replay.state
+        conversations = state.conversations
+        entry = None
+        try:
+            for entry in entries:
+                event = entry.event
+                name = event.conversation_id
+                if name is not None and name not in conversations:
+                    replay.require(name)
+                for invariant, look in deciding[type(event)]:
+                    if found := look(entry, event):
+                        self._report(invariant, entry, found)
+                evolve(state, entry)
+        except ImpossibleEvent as impossible:
+            self._report(replay.invariant, entry, replay.broke(impossible))
 
     async def _account(self, entry: Entry, covered: Positions) -> None:
         """Hold what the batch consumed against what came of it."""
@@ -236,9 +243,17 @@ class PartitionAudit:
                 )
 
 
-def _table(checkers: Iterable[Checker]) -> dict[type[Event], tuple[tuple[int, See], ...]]:
+def _table(checkers: Iterable[Checker]) -> dict[type[Event], tuple[tuple[int, Look], ...]]:
     """Of each kind of event, who looks at it."""
     return {
-        kind: tuple((each.invariant, each.see) for each in checkers if not each.kinds or kind in each.kinds)
+        kind: tuple((each.invariant, _look(each, kind)) for each in checkers if not each.kinds or kind in each.kinds)
         for kind in Event.__subclasses__()
     }
+
+
+def _look(checker: Checker, kind: type[Event]) -> Look:
+    """What is called for it: as little as there may be between the loop and the checker's own method."""
+    if isinstance(checker, Seeing):
+        return partial(checker.handlers[kind], checker)
+    look: Look | None = getattr(checker, "look", None)
+    return look or (lambda entry, _: checker.see(entry))

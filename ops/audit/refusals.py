@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Sequence
+from typing import ClassVar, Final
 
 from ops.audit.remembered import Recent
-from ops.audit.violations import Kinds
+from ops.audit.violations import NOTHING, Kinds, Problems, Seeing
 from streams.core.events import (
     Entry,
-    Event,
     FrameCommitted,
     GatewayEnded,
     MemberJoined,
@@ -25,7 +24,7 @@ REFS_REMEMBERED: Final = 100_000
 batch has at most this many records (`TURNLOG_BATCH_MAX`)."""
 
 
-class NothingFenced:
+class NothingFenced(Seeing):
     """6: no frame that was refused as fenced is stored, and every stored frame is from a member that is there.
 
     Also: a member's id is never used again, and an ended gateway brings no member.
@@ -52,11 +51,6 @@ class NothingFenced:
         self._departed: set[str] = set()
         self._ended: set[str] = set()
 
-    def see(self, entry: Entry) -> list[str]:
-        """See `Checker`."""
-        see = _SEE.get(type(entry.event))
-        return [] if see is None else see(self, entry, entry.event)
-
     def account(self, refs: Sequence[str | None]) -> list[str]:
         """The refs of the frames that the batch which just ended consumed: what had two outcomes and was there once."""
         if refs:
@@ -76,20 +70,20 @@ class NothingFenced:
     def _doubt(self, entry: Entry, ref: str, what: str) -> None:
         self._doubtful.append((ref, f"the frame of ref {ref} was {what}, at lsn {entry.lsn}"))
 
-    def _frame(self, entry: Entry, frame: FrameCommitted) -> list[str]:
-        found: list[str] = []
-        if frame.ref is not None:
-            if frame.ref in self._refused:
-                self._doubt(entry, frame.ref, "refused as fenced, and then stored")
-            self._stored.add(frame.ref)
+    def _frame(self, entry: Entry, frame: FrameCommitted) -> Problems:
+        ref = frame.ref
+        if ref is not None:
+            if ref in self._refused:
+                self._doubt(entry, ref, "refused as fenced, and then stored")
+            self._stored.add(ref)
         if frame.sender == SYSTEM:
-            return found
+            return NOTHING
         group = self._present.get(frame.member)
+        if group == frame.group:
+            return NOTHING
         if group is None:
-            found.append(f"a frame of {frame.member} is stored, who is not there")
-        elif group != frame.group:
-            found.append(f"a frame of {frame.member} is stored for group {frame.group}; it is in {group}")
-        return found
+            return [f"a frame of {frame.member} is stored, who is not there"]
+        return [f"a frame of {frame.member} is stored for group {frame.group}; it is in {group}"]
 
     def _refusal(self, entry: Entry, refused: Refused) -> list[str]:
         ref = refused.ref
@@ -119,7 +113,7 @@ class NothingFenced:
         return found
 
 
-_SEE: Final[dict[type[Event], Callable[[NothingFenced, Entry, Any], list[str]]]] = {
+NothingFenced.handlers = {
     FrameCommitted: NothingFenced._frame,
     Refused: NothingFenced._refusal,
     MemberJoined: NothingFenced._joined,

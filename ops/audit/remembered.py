@@ -36,7 +36,7 @@ class Remembered:
         """From here on this is known of it."""
         self.recent[name] = (value, noted)
         if len(self.recent) > self._resident_most:
-            self._relieve()
+            self.relieve()
 
     def forget(self, until: int) -> None:
         """What was noted at `until` or before need not be known any more. Does not look at what is in memory."""
@@ -48,12 +48,18 @@ class Remembered:
         if self._rows is not None:
             self._rows.close()
 
-    def _relieve(self) -> None:
+    def relieve(self) -> None:
+        """Move the older half to disk, if there is too much in memory: for who writes to `recent` itself."""
+        if len(self.recent) <= self._resident_most:
+            return
         if self._rows is None:
             self._rows = scratch()
             self._rows.execute("CREATE TABLE fact (name TEXT PRIMARY KEY, value INT, noted INT) WITHOUT ROWID")
             self._rows.execute("CREATE INDEX fact_noted ON fact (noted)")
-        older = [(name, *self.recent.pop(name)) for name in list(islice(self.recent, self._resident_most // 2))]
+        older = [
+            (name, *self.recent.pop(name))
+            for name in list(islice(self.recent, len(self.recent) - self._resident_most // 2))
+        ]
         self._rows.execute("BEGIN")
         self._rows.executemany("INSERT OR REPLACE INTO fact VALUES (?, ?, ?)", older)
         self._rows.execute("COMMIT")

@@ -101,9 +101,13 @@ class Replay:
         try:
             evolve(self.state, entry)
         except ImpossibleEvent as impossible:
-            self.broken = True
-            return [f"it cannot follow what comes before it: {impossible}"]
+            return self.broke(impossible)
         return []
+
+    def broke(self, impossible: ImpossibleEvent) -> list[str]:
+        """An entry could not follow: there is no state from here on."""
+        self.broken = True
+        return [f"it cannot follow what comes before it: {impossible}"]
 
     def relieve(self) -> None:
         """Between chunks: move idle conversations out, the longest known first, until enough room is left."""

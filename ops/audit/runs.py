@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import ClassVar
 
-from ops.audit.violations import Kinds
-from streams.core.events import Entry, Event, FrameCommitted, RunEnded, RunMoved, RunOpened, RunStarted, TurnCommitted
+from ops.audit.violations import NOTHING, Kinds, Problems, Seeing
+from streams.core.events import Entry, FrameCommitted, RunEnded, RunMoved, RunOpened, RunStarted, TurnCommitted
 from streams.core.frames import CHECKPOINT
 from streams.core.ids import run_id as run_id_of
 from streams.core.runs import SYSTEM
@@ -32,7 +32,7 @@ class _OpenRun:
             self.stored.pop(seq, None)
 
 
-class RunEpochs:
+class RunEpochs(Seeing):
     """4: within a turn and group, frames of run epoch e precede `RunMoved(e + 1)` and none of e follow; at most one
     answer is not superseded, and a continued run is given with all that was committed of it.
 
@@ -45,12 +45,7 @@ class RunEpochs:
     def __init__(self) -> None:
         self._open: dict[str, _OpenRun] = {}
 
-    def see(self, entry: Entry) -> list[str]:
-        """See `Checker`."""
-        see = _SEE.get(type(entry.event))
-        return [] if see is None else see(self, entry.lsn, entry.event)
-
-    def _turn(self, _: int, turn: TurnCommitted) -> list[str]:
+    def _turn(self, _: Entry, turn: TurnCommitted) -> list[str]:
         found = [p for each in turn.assigned for p in self._opened(each.run_id, each.member, each.run_epoch)]
         for group in turn.queued:
             found += self._opened(run_id_of(str(turn.conversation_id), turn.seq, group), None, 1, queued=True)
@@ -75,29 +70,47 @@ class RunEpochs:
             found.append(f"{what} of run {run_id} by {member}; {run.member} holds it")
         return found
 
-    def _frame(self, lsn: int, frame: FrameCommitted) -> list[str]:
-        if frame.run_id is None:
-            return []
-        run = self._open.get(frame.run_id)
+    def _frame(self, entry: Entry, frame: FrameCommitted) -> Problems:
+        run_id = frame.run_id
+        if run_id is None:
+            return NOTHING
+        run = self._open.get(run_id)
+        if (
+            run is None
+            or frame.sender == SYSTEM
+            or frame.run_epoch != run.epoch
+            or frame.member != run.member
+            or frame.frame.type == CHECKPOINT
+        ):
+            return self._other_frame(entry, run_id, run, frame)
+        return self._stored(run_id, run, frame.seq) if frame.seq else NOTHING
+
+    def _other_frame(self, entry: Entry, run_id: str, run: _OpenRun | None, frame: FrameCommitted) -> list[str]:
+        """Not what the holder of the run says to the person at its epoch."""
         holder = frame.member if frame.sender != SYSTEM or run is None else run.member
-        found = self._held(frame.run_id, holder, frame.run_epoch, "a frame")
+        found = self._held(run_id, holder, frame.run_epoch, "a frame")
         if run is not None and frame.frame.type == CHECKPOINT:
-            run.checkpoint = lsn
-        if run is None or frame.seq == 0 or frame.sender == SYSTEM:
-            return found
-        run.stored[frame.seq] = run.hand
-        others = [seq for seq, hand in run.stored.items() if hand != run.hand]
-        if others:
-            found.append(f"run {frame.run_id} is answered by seq {frame.seq} beside {others}, which are not superseded")
+            run.checkpoint = entry.lsn
+        if run is not None and frame.seq and frame.sender != SYSTEM:
+            found += self._stored(run_id, run, frame.seq)
         return found
 
-    def _run_opened(self, _: int, opened: RunOpened) -> list[str]:
+    def _stored(self, run_id: str, run: _OpenRun, seq: int) -> Problems:
+        run.stored[seq] = run.hand
+        if not run.hand:
+            return NOTHING
+        others = [before for before, hand in run.stored.items() if hand != run.hand]
+        if not others:
+            return NOTHING
+        return [f"run {run_id} is answered by seq {seq} beside {others}, which are not superseded"]
+
+    def _run_opened(self, _: Entry, opened: RunOpened) -> list[str]:
         return self._opened(opened.run_id, opened.member, opened.run_epoch, queued=opened.queued)
 
-    def _started(self, _: int, started: RunStarted) -> list[str]:
+    def _started(self, _: Entry, started: RunStarted) -> list[str]:
         return self._held(started.run_id, started.member, started.run_epoch, "RunStarted")
 
-    def _moved(self, _: int, moved: RunMoved) -> list[str]:
+    def _moved(self, _: Entry, moved: RunMoved) -> list[str]:
         found = self._held(moved.run_id, moved.from_member, moved.run_epoch - 1, "RunMoved")
         run = self._open.get(moved.run_id)
         if run is None:
@@ -114,13 +127,13 @@ class RunEpochs:
             run.checkpoint = 0
         return found
 
-    def _ended(self, _: int, ended: RunEnded) -> list[str]:
+    def _ended(self, _: Entry, ended: RunEnded) -> list[str]:
         found = self._held(ended.run_id, ended.member, ended.run_epoch, "RunEnded")
         self._open.pop(ended.run_id, None)
         return found
 
 
-_SEE: Final[dict[type[Event], Callable[[RunEpochs, int, Any], list[str]]]] = {
+RunEpochs.handlers = {
     FrameCommitted: RunEpochs._frame,
     TurnCommitted: RunEpochs._turn,
     RunOpened: RunEpochs._run_opened,

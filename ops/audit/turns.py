@@ -70,10 +70,13 @@ class NothingLost:
 
     def see(self, entry: Entry) -> list[str]:
         """See `Checker`."""
-        if self.only is not None and entry.event.conversation_id != self.only:
+        return self.look(entry, entry.event) if type(entry.event) in _SEE else []
+
+    def look(self, _: Entry, event: Event) -> list[str]:
+        """See `Looking`."""
+        if self.only is not None and event.conversation_id != self.only:
             return []
-        see = _SEE.get(type(entry.event))
-        return [] if see is None else see(self, entry.event)
+        return _SEE[type(event)](self, event)
 
     def count(self, entries: Sequence[Entry]) -> None:
         """Count them, whatever they are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol
 
@@ -35,6 +36,12 @@ class Violation:
 Kinds = tuple[type[Event], ...]
 
 
+Problems = Sequence[str]
+NOTHING: Final[Problems] = ()
+Handler = Callable[[Any, Entry, Any], Problems]
+"""A checker's method for one kind of event: it is given the entry and its event."""
+
+
 class Checker(Protocol):
     """One invariant along one partition. What it remembers can be pickled, so that an audit can go on later."""
 
@@ -42,8 +49,26 @@ class Checker(Protocol):
     kinds: ClassVar[Kinds]
     """The events that it looks at: of others it need not be told. Empty: it looks at all of them."""
 
-    def see(self, entry: Entry) -> list[str]:
+    def see(self, entry: Entry) -> Problems:
         """The next entry; returns what it breaks, a sentence each."""
+
+
+class Looking(Checker, Protocol):
+    """A checker that may be asked without being asked first whether the kind of the event is its."""
+
+    def look(self, entry: Entry, event: Any) -> Problems:
+        """The next entry of one of its `kinds`, and its event."""
+
+
+class Seeing:
+    """A `Checker` with a method for each kind of event that it looks at."""
+
+    handlers: ClassVar[Mapping[type[Event], Handler]]
+
+    def see(self, entry: Entry) -> Problems:
+        """See `Checker`."""
+        handler = self.handlers.get(type(entry.event))
+        return NOTHING if handler is None else handler(self, entry, entry.event)
 
 
 @dataclass(slots=True)

@@ -39,7 +39,7 @@ MEMBERS: Final = 4
 TURNS_A_BATCH: Final = 100
 STREAMED: Final = 3
 """Of ten turns, so many are answered in pieces."""
-PIECES: Final = 4
+PIECES: Final = 8
 REPEATED_EVERY: Final = 50
 """The how-manieth turn comes twice."""
 CHANGES_EVERY: Final = 20
@@ -54,6 +54,7 @@ class MadeBatch:
 
     turns: Sequence[Command]
     frames: Sequence[Command]
+    membership: Sequence[Command]
     entries: Sequence[Entry]
 
 
@@ -65,12 +66,15 @@ class History:
     partitions: int
     conversations: int
     state: Partition = field(init=False)
-    _at: int = BEGAN_AT
+    _now: int = BEGAN_AT
+    """The broker's clock. Log time stands at 0: nobody ticks."""
     _joined: int = 0
     _said: int = 0
     _framed: int = 0
     _refs: int = 0
     _taken: list[int] = field(default_factory=lambda: [0, 0, 0])
+    _changes: list[Command] = field(default_factory=list)
+    """Of members, in the batch that is being made."""
     _numbers: dict[str, int] = field(default_factory=dict)
     _ids: list[str] = field(default_factory=list)
 
@@ -88,7 +92,7 @@ class History:
         number = 0
         while (made := self.state.lsn) < events:
             number += 1
-            self._at += BATCH_MS
+            self._now += BATCH_MS
             yield self._talk(number)
         assert made >= events  # noqa: S101 -- the loop's end
 
@@ -110,9 +114,9 @@ class History:
         key = f"bench-{self._said}"
         id_ = message_id(conversation, turn_key("user", key))
         turn = Turn(id=id_, sender="user", channel="web", type="text", key=key, text=TEXT)
-        yield CommitTurn(at=self._at, timestamp=self._at, ref=self._ref(), conversation_id=conversation, turn=turn)
+        yield CommitTurn(at=0, timestamp=self._now, ref=self._ref(), conversation_id=conversation, turn=turn)
         if self._said % REPEATED_EVERY == 0:
-            yield CommitTurn(at=self._at, timestamp=self._at, ref=self._ref(), conversation_id=conversation, turn=turn)
+            yield CommitTurn(at=0, timestamp=self._now, ref=self._ref(), conversation_id=conversation, turn=turn)
 
     def _answers(self, conversation: str) -> Iterator[CommitFrame]:
         """What the members that have its open runs say to each."""
@@ -136,8 +140,8 @@ class History:
         n = self._numbers[member] = self._numbers.get(member, 0) + 1
         frame = Frame(id=str(uuid.UUID(int=n << 64 | self._refs)), type=type_, **fields)  # type: ignore[arg-type]
         return CommitFrame(
-            at=self._at,
-            timestamp=self._at,
+            at=0,
+            timestamp=self._now,
             ref=self._ref(),
             conversation_id=conversation,
             frame=frame,
@@ -151,8 +155,8 @@ class History:
         )
 
     def _furniture(self) -> list[Entry]:
-        config = ApplyConfig(at=self._at, timestamp=self._at, version=1, document=DOCUMENT)
-        entries = step(self.state, OpenWriter(at=self._at, timestamp=self._at, writer_epoch=1, worker="bench"), 1)
+        config = ApplyConfig(at=0, timestamp=self._now, version=1, document=DOCUMENT)
+        entries = step(self.state, OpenWriter(at=0, timestamp=self._now, writer_epoch=1, worker="bench"), 1)
         entries += step(self.state, config, 1)
         for _ in range(MEMBERS):
             entries += step(self.state, self._join(), 1)
@@ -160,30 +164,31 @@ class History:
 
     def _join(self) -> Join:
         self._joined += 1
-        self._taken[2] += 1
         member = f"{GATEWAY}.{self._joined}"
-        return Join(
-            at=self._at,
-            timestamp=self._at,
+        join = Join(
+            at=0,
+            timestamp=self._now,
             gateway=GATEWAY,
             n=self._joined,
             member=member,
             channel="agents",
             group=GROUP,
         )
+        self._changes.append(join)
+        return join
 
     def _change(self) -> list[Entry]:
         oldest = next(iter(self.state.members))
         entries = step(self.state, self._join(), 1)
         self._joined += 1
-        self._taken[2] += 1
-        leave = Leave(at=self._at, timestamp=self._at, gateway=GATEWAY, n=self._joined, member=oldest, reason="left")
+        leave = Leave(at=0, timestamp=self._now, gateway=GATEWAY, n=self._joined, member=oldest, reason="left")
+        self._changes.append(leave)
         return entries + step(self.state, leave, 1)
 
     def _opening(self, conversation: str) -> OpenConversation:
         return OpenConversation(
-            at=self._at,
-            timestamp=self._at,
+            at=0,
+            timestamp=self._now,
             ref=self._ref(),
             conversation_id=conversation,
             channel="web",
@@ -196,19 +201,21 @@ class History:
         return self._closed(entries, turns, frames)
 
     def _closed(self, entries: list[Entry], turns: Sequence[Command], frames: Sequence[Command]) -> MadeBatch:
-        entries += step(self.state, TimePassed(at=self._at, timestamp=self._at), 1)
+        entries += step(self.state, TimePassed(at=0, timestamp=self._now), 1)
         self._taken[0] += len(turns)
         self._taken[1] += len(frames)
+        changes, self._changes = self._changes, []
+        self._taken[2] += len(changes)
         end = CommitBatch(
-            at=self._at,
-            timestamp=self._at,
+            at=0,
+            timestamp=self._now,
             turns=self._taken[0],
             frames=self._taken[1],
             membership=self._taken[2],
         )
         entries += step(self.state, end, 1)
         self.state.dirty.clear()
-        return MadeBatch(turns, frames, entries)
+        return MadeBatch(turns, frames, changes, entries)
 
     def _ref(self) -> str:
         self._refs += 1

@@ -10,6 +10,7 @@ from aiokafka import AIOKafkaProducer
 
 from ops.bench.fill import producer_to
 from ops.bench.history import History, MadeBatch
+from streams.core.fold import conversation_of
 from streams.core.store import dump_conversation, dump_partition, is_hot
 from streams.fence.checkpoint import PostgresCheckpoints
 from streams.fence.port import Checkpoint, ConversationRow, KeyRow, Positions, Token
@@ -57,9 +58,11 @@ async def _fill_partition(settings: Settings, codec: Codec, history: History, ev
     last = 0
     async with intake, journal:
         for batch in history.batches(events):
-            for topic, commands in ((topics.turns, batch.turns), (topics.frames, batch.frames)):
+            taken = ((topics.turns, batch.turns), (topics.frames, batch.frames), (topics.membership, batch.membership))
+            for topic, commands in taken:
                 for command in commands:
-                    key = command.conversation_id.encode()  # type: ignore[attr-defined]
+                    name = conversation_of(command)
+                    key = None if name is None else name.encode()
                     await intake.send(topic, codec.encode_command(command), key, partition=partition)
             async with journal.transaction():
                 last = await _append(journal, topics.conversations, partition, codec, batch)

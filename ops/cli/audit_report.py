@@ -69,7 +69,7 @@ def report(
 
       turnlog audit report --out case-7.html --conversation 6f9619ff --from -2h
 
-      turnlog audit report --out march.json --archive s3://backups/turnlog --offline
+      turnlog audit report --out march.json --archive s3://backups --offline
     """
     if out.suffix not in FORMS:
         raise CommandFailed(f"--out: {out} ends neither in .html nor in .json", USAGE)
