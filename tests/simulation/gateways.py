@@ -1,35 +1,28 @@
-"""Scripted gateways and agents: they write what real ones write to the intake, and read the committed journal.
+"""Scripted gateways: they write what real ones write to the intake, and read the committed journal.
 
-An agent answers each run that it is given, in one of five manners; it keeps what it wrote until it sees the outcome,
-and writes it again after a reconnect, under the same clientId. One that can continue is given a run with what was
-committed of it. A gateway that is told that its incarnation ended goes on as a new one, with its agents as new members.
-None of them is as careful as a real gateway after a pause: what was on its way is written late, in the name of members
-that may be gone.
+What agents do at their connections is in `desk`. A gateway that is told that its incarnation ended goes on as a new
+one, with its agents as new members. None of them is as careful as a real gateway after a pause: what was on its way is
+written late, in the name of members that may be gone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
-
-import msgspec
 
 from streams.core.commands import (
     ApplyConfig,
     ApplyList,
     Command,
-    CommitFrame,
     Drain,
     Join,
     Leave,
     ListedMember,
-    RefuseRun,
 )
 from streams.core.events import (
     Duplicate,
@@ -48,38 +41,15 @@ from streams.core.events import (
 )
 from streams.runtime.partitioning import partition_of
 from streams.runtime.signals import Goodbye, Heartbeat, Signal
-from tests.simulation.agents import Agent, Given, Script, Story, Unacked, Wait
+from tests.simulation.agents import Agent, Given, Story
+from tests.simulation.desk import CHANNEL, GROUP, Desk, Member
 from tests.simulation.intake import Pen, Tail, Unwritten
 from tests.simulation.place import Place
 
-GROUP = "agents/bots"
-CHANNEL = "agents"
 HEARTBEAT_S = 1.0
 DRAIN_S = 3.0
 """Of a gateway that is asked to stop."""
-KEYED = frozenset({"text", "checkpoint", "interrupt", "interrupt_resolved"})
-"""Given a clientId though their script names none; pieces of a stream have one only where it does."""
-"""Types of frames that have a clientId, and are sent again until there is an outcome."""
-
 Job = Callable[[], Coroutine[Any, Any, None]]
-
-
-@dataclass(slots=True)
-class Member:
-    """A connection of an agent."""
-
-    id: str
-    agent: Agent
-    inbox: asyncio.Queue[Given] = field(default_factory=asyncio.Queue)
-    delivered: dict[str, int] = field(default_factory=dict)
-    numbers: Counter[int] = field(default_factory=Counter)
-    """Per partition, the number of its last frame."""
-    frames_end: dict[int, int] = field(default_factory=dict)
-    watermarks: dict[str, int] = field(default_factory=dict)
-    task: asyncio.Task[None] | None = None
-    draining: bool = False
-    untold: set[int] = field(default_factory=set)
-    """Partitions that have yet to hear that it drains."""
 
 
 class Gateway:
@@ -99,15 +69,8 @@ class Gateway:
         self._document = document
         self._incarnations = count(1)
         self._members: dict[str, Member] = {}
-        self._refs: dict[str, str] = {}
-        """Ref of a frame -> its clientId."""
-        self._ref_numbers = count(1)
         self._jobs: asyncio.Queue[Job] = asyncio.Queue()
-        self._stories: dict[str, Story] = {}
-        """Run -> what is known of it while it is open."""
-        self._refusing: list[asyncio.Task[None]] = []
-        self._news = asyncio.Event()
-        """Set for a moment when something became of a run."""
+        self._desk = Desk(place, name, lambda member: member.id in self._members)
         self._begin()
         place.loop.spawn(self.process, self._run())
 
@@ -155,6 +118,7 @@ class Gateway:
     # ---------------------------------------------------------------------------------------------- the process
     async def _run(self) -> None:
         self._pen, self._tail = Pen(self._place), Tail(self._place, self._see)
+        self._desk.pen = self._pen
         self._place.loop.spawn(self.process, self._tail.follow())
         self._place.loop.spawn(self.process, self._beat())
         while True:
@@ -193,7 +157,7 @@ class Gateway:
         member.watermarks = dict(agent.watermarks) if agent.keeps_watermarks else {}
         self._members[member.id] = member
         self._place.trace(f"{agent.name} joins as {member.id}")
-        member.task = asyncio.create_task(self._serve(member))
+        member.task = asyncio.create_task(self._desk.serve(member))
         await self._everywhere(
             lambda partition: Join(
                 at=0,
@@ -306,9 +270,9 @@ class Gateway:
             case TurnCommitted():
                 for given in event.assigned:
                     self._open(event.conversation_id, given.run_id, given.member, event.seq)
-                if event.joins_run in self._stories:
-                    self._stories[event.joins_run].answered.add(str(event.interrupt_id))
-                    self._tell_waiting()
+                if event.joins_run in self._desk.stories:
+                    self._desk.stories[event.joins_run].answered.add(str(event.interrupt_id))
+                    self._desk.tell_waiting()
             case PersonFrameCommitted(frame=Frame(type="resume")):
                 self._see_answers(event)
             case RunOpened():
@@ -324,18 +288,18 @@ class Gateway:
             case FrameCommitted():
                 self._see_frame(event)
             case Duplicate(ref=str(ref)) | Refused(ref=str(ref)):
-                self._outcome(ref)
+                self._desk.outcome(ref, self.agents.values())
             case _:
                 pass
 
     def _open(self, conversation: str | None, run_id: str, member: str | None, turn_seq: int) -> None:
-        self._stories[run_id] = Story(member, 1)
+        self._desk.stories[run_id] = Story(member, 1)
         self._give(member, Given(str(conversation), run_id, 1, turn_seq))
 
     def _see_frame(self, frame: FrameCommitted) -> None:
         if frame.ref is not None:
-            self._outcome(frame.ref)
-        story, client_id = self._stories.get(frame.run_id or ""), frame.frame.client_id
+            self._desk.outcome(frame.ref, self.agents.values())
+        story, client_id = self._desk.stories.get(frame.run_id or ""), frame.frame.client_id
         if story is None or client_id is None:
             return
         if frame.seq:
@@ -345,10 +309,10 @@ class Gateway:
 
     def _see_answers(self, event: PersonFrameCommitted) -> None:
         for ask in json.loads(event.frame.data or "{}")["answers"]:
-            story = self._stories.get(ask.partition("?")[0])
+            story = self._desk.stories.get(ask.partition("?")[0])
             if story is not None:
                 story.answered.add(ask)
-        self._tell_waiting()
+        self._desk.tell_waiting()
 
     def _see_over(self, event: RunEnded | RunCancelling) -> None:
         """Tell the agent that has it."""
@@ -356,27 +320,23 @@ class Gateway:
         if member is not None:
             (member.agent.over if isinstance(event, RunEnded) else member.agent.to_stop).add(event.run_id)
         if isinstance(event, RunEnded):
-            self._stories.pop(event.run_id, None)
-            self._tell_waiting()
+            self._desk.stories.pop(event.run_id, None)
+            self._desk.tell_waiting()
 
     def _see_moved(self, moved: RunMoved) -> None:
         """Given again unless it is adopted silently; who can continue is told in any case what was said of it."""
-        story = self._stories[moved.run_id]
+        story = self._desk.stories[moved.run_id]
         story.member, story.epoch = moved.to_member, moved.run_epoch
         for seq in moved.superseded:
             story.said.pop(seq, None)
         if not (moved.continued or moved.adopted or moved.to_member is None):
             story.noted.clear()
-        self._tell_waiting()
+        self._desk.tell_waiting()
         member = self._members.get(moved.to_member or "")
         if member is not None and (member.agent.continues or not moved.adopted):
             said = frozenset({*story.said.values(), *story.noted})
             given = Given(str(moved.conversation_id), moved.run_id, moved.run_epoch, moved.turn_seq)
             self._give(member.id, replace(given, said=said, answered=frozenset(story.answered)))
-
-    def _tell_waiting(self) -> None:
-        self._news.set()
-        self._news.clear()
 
     async def _tell(self, partition: int, what: str) -> None:
         """A partition asked for it."""
@@ -403,119 +363,8 @@ class Gateway:
             return
         if member.agent.refusals:
             member.agent.refusals -= 1
-            self._refusing.append(asyncio.create_task(self._refuse(member, given)))
+            self._desk.refuse(member, given)
             return
         name = given.conversation
         member.delivered[name] = max(member.delivered.get(name, 0), given.turn_seq)
         member.inbox.put_nowait(given)
-
-    async def _refuse(self, member: Member, given: Given) -> None:
-        """Say so until it is written: nobody else would get the run."""
-        self._place.trace(f"{member.id} refuses {given.run_id}")
-        refusal = RefuseRun(
-            at=0,
-            timestamp=0,
-            conversation_id=given.conversation,
-            run_id=given.run_id,
-            run_epoch=given.run_epoch,
-            member=member.id,
-            reason="busy",
-        )
-        while member.id in self._members:
-            try:
-                await self._pen.write(refusal)
-            except Unwritten:
-                continue
-            return
-
-    def _outcome(self, ref: str) -> None:
-        client_id = self._refs.pop(ref, None)
-        if client_id is not None:
-            for agent in self.agents.values():
-                agent.unacked.pop(client_id, None)
-
-    # ------------------------------------------------------------------------------------------------ an agent
-    async def _serve(self, member: Member) -> None:
-        agent = member.agent
-        for unacked in list(agent.unacked.values()):
-            await self._send(member, unacked)
-        begun, agent.in_hand = agent.in_hand, []
-        for given, left in begun if agent.goes_on else ():
-            await self._say(member, given, left)
-        while True:
-            given = await member.inbox.get()
-            if not given.conversation:
-                return
-            agent.watermarks[given.conversation] = max(agent.watermarks.get(given.conversation, 0), given.turn_seq)
-            await asyncio.sleep(agent.random.random() * 0.6)
-            await self._say(member, given, agent.answer(given))
-
-    async def _answer_to(self, given: Given, ask: str) -> None:
-        """Wait until there is one, or the run is over, or another's."""
-        while True:
-            story = self._stories.get(given.run_id)
-            if story is None or story.epoch != given.run_epoch or ask in story.answered:
-                return
-            await self._news.wait()
-
-    async def _say(self, member: Member, given: Given, script: Script) -> None:
-        agent = member.agent
-        agent.in_hand.append((given, script))
-        while script:
-            agent.heard(given, script)
-            if not script:
-                break
-            frame = script[0]
-            if isinstance(frame, Wait):
-                await self._answer_to(given, frame.ask)
-                script.pop(0)
-                continue
-            script.pop(0)
-            number_of = next(agent.ids)
-            own = f"{agent.name}.m{number_of}" if frame.type in KEYED else None
-            made = msgspec.structs.replace(
-                frame, id=frame.id or f"{agent.name}-{number_of}", client_id=frame.client_id or own
-            )
-            unacked = Unacked(
-                given.conversation,
-                made,
-                given.run_id if agent.names else None,
-                given.run_epoch if agent.names else None,
-                member.delivered.get(given.conversation, 0),
-            )
-            if made.client_id is not None:
-                agent.unacked[made.client_id] = unacked
-            await self._send(member, unacked)
-            await asyncio.sleep(agent.random.random() * 0.3)
-        agent.in_hand = [each for each in agent.in_hand if each[1] is not script]
-
-    async def _send(self, member: Member, unacked: Unacked) -> None:
-        """Write it until it is written; a connection's frames keep their order, and their numbers."""
-        partition = partition_of(unacked.conversation, self._place.partitions)
-        member.numbers[partition] += 1
-        while True:
-            ref = f"{self.name}-f{next(self._ref_numbers)}"
-            if unacked.frame.client_id is not None:
-                self._refs[ref] = unacked.frame.client_id
-            command = CommitFrame(
-                at=0,
-                timestamp=0,
-                ref=ref,
-                conversation_id=unacked.conversation,
-                frame=unacked.frame,
-                sender=member.agent.name,
-                channel=CHANNEL,
-                group=GROUP,
-                member=member.id,
-                gateway=member.id.rpartition(".")[0],
-                run_id=unacked.run_id,
-                run_epoch=unacked.run_epoch,
-                delivered_seq=unacked.delivered,
-                n=member.numbers[partition],
-            )
-            try:
-                partition, offset = await self._pen.write(command)
-            except Unwritten:
-                continue
-            member.frames_end[partition] = max(member.frames_end.get(partition, 0), offset + 1)
-            return
