@@ -116,25 +116,25 @@ async def test_a_letter_is_replayed_where_it_belongs_once_and_what_would_be_refu
         assert (stray["error"], stray["key"], stray["status"]) == ("wrong_partition", "c1", "open")
         masked = (await dlq(place, "show", stray["origin"])).document
         assert (masked["command"], masked["fields"]["turn"]["text"]) == ("CommitTurn", "(12 characters)")
-        assert "lost its way" in (await dlq(place, "show", stray["origin"], "--show-text")).out
 
-        looked = await dlq(place, "replay", "--all", "--dry-run")
-        assert looked.document["before"] == {"open": 2, "replayed": 0, "dropped": 0}
-        assert looked.document["after"]["open"] == 1
+        looked = await settle(place.settings, EVERYTHING, REPLAY, dry_run=True)
+        assert looked.before == {"open": 2, "replayed": 0, "dropped": 0}
+        assert looked.after["open"] == 1
 
         done = await dlq(place, "replay", "--all", "--yes", "--by", "eve", "--why", "mended")
         assert done.code == 1, "one stays"
         assert [one["origin"] for one in done.document["done"]] == [stray["origin"]]
         assert [one["error"] for one in done.document["refused"]] == [garbage["error"]]
+        assert done.document["before"] == looked.before, "the look changed nothing"
         assert done.document["after"] == {"open": 1, "replayed": 1, "dropped": 0}
         await place.all_taken({"c1": ["lost its way"]})
 
-        again = (await dlq(place, "replay", stray["origin"], "--yes")).document
-        assert not again["done"]
-        assert [(one["action"], one["by"], one["why"]) for one in again["already"]] == [("replayed", "eve", "mended")]
+        again = await settle(place.settings, Wanted(origins={stray["origin"]}), REPLAY)
+        assert not again.done
+        assert [(one["action"], one["by"], one["why"]) for one in again.already] == [("replayed", "eve", "mended")]
 
-        dropped = await dlq(place, "drop", "--error", garbage["error"], "--yes", "--why", "noise")
-        assert (dropped.code, dropped.document["after"]) == (0, {"open": 0, "replayed": 1, "dropped": 1})
+        dropped = await settle(place.settings, Wanted(errors={garbage["error"]}), Decision(DROPPED, "bob", "noise"))
+        assert dropped.after == {"open": 0, "replayed": 1, "dropped": 1}
         late = await settle(place.settings, Wanted(origins={garbage["origin"]}), REPLAY)
         assert (late.done, late.already[0]["action"]) == ([], "dropped")
     await place.require_sound()
