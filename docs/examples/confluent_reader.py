@@ -29,8 +29,9 @@ HEADER_BYTES = 10
 TABLES = """
 CREATE TABLE IF NOT EXISTS positions (partition INTEGER PRIMARY KEY, next_offset BIGINT);
 CREATE TABLE IF NOT EXISTS events (partition INTEGER, lsn BIGINT, conversation_id VARCHAR, seq BIGINT, event VARCHAR,
-                                   at TIMESTAMPTZ, fields JSON);
-CREATE TABLE IF NOT EXISTS said (conversation_id VARCHAR, seq BIGINT, at TIMESTAMPTZ, who VARCHAR, text VARCHAR);
+                                   committed_at TIMESTAMPTZ, fields JSON);
+CREATE TABLE IF NOT EXISTS said (conversation_id VARCHAR, seq BIGINT, committed_at TIMESTAMPTZ, who VARCHAR,
+                                 text VARCHAR);
 """
 
 

@@ -67,6 +67,8 @@ class JournalApp(faust.App):
     def __init__(self, id: str, **options: Any) -> None:  # noqa: A002 -- faust's own name for it
         options.setdefault("consumer_auto_offset_reset", "earliest")
         options.setdefault("topic_disable_leader", True)
+        options.setdefault("topic_allow_declare", False)  # the journal is the deployment's to make
+        options.setdefault("worker_redirect_stdouts", False)
         options.setdefault("web_enabled", False)
         super().__init__(id, **options)
 
