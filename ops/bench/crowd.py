@@ -47,7 +47,8 @@ async def crowd(gateway: str, places: Sequence[tuple[str, str]]) -> AsyncIterato
                 task.cancel()
     finally:
         for child in children:
-            child.stdin.close()  # type: ignore[union-attr]
+            if child.returncode is None:
+                child.terminate()  # at once, also one that is still opening them
         await asyncio.gather(*(child.wait() for child in children))
 
 
