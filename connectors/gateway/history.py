@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import structlog
 
 from connectors.gateway.ports import ConversationInfo, Position, ReadModel, Stored, Unavailable
-from connectors.gateway.protocol.render import raw
 from connectors.gateway.recent import Recent, as_edited, updated
 from streams.core.events import (
     ConversationOpened,
@@ -190,8 +189,8 @@ class History:
         entries = self._recent.entries(info.id)
         return max(info.head_seq, entries[-1].event.seq if entries else 0)
 
-    async def open_interrupts(self, conversation_id: str) -> list[dict[str, Any]]:
-        """`welcome.data.pending`: the questions that wait for an answer.
+    async def open_interrupts(self, conversation_id: str) -> list[FrameCommitted]:
+        """The questions that wait for an answer: `welcome.data.pending`.
 
         While the read model cannot be asked, those that memory knows of: the replay shows all of them anyway.
         """
@@ -203,19 +202,19 @@ class History:
                 log.warning("open questions are told from memory", conversation=conversation_id, error=str(error))
         seen = known[-1].event.seq if known else 0
         known += [entry for entry in self._recent.entries(conversation_id) if entry.event.seq > seen]
-        pending: dict[str, Any] = {}
+        pending: dict[str, FrameCommitted] = {}
         resumed = self._recent.resumed(conversation_id)
         for entry in known:
             event = entry.event
             if isinstance(event, FrameCommitted) and event.frame.type == "interrupt":
                 if event.seq <= resumed.get(event.frame.id, 0):
                     continue  # its agent has the answer and has not said so yet
-                pending[event.frame.id] = raw(event.frame.data or "{}")
+                pending[event.frame.id] = event
             elif isinstance(event, FrameCommitted) and event.frame.type == "interrupt_resolved":
                 pending.pop(event.frame.id, None)
             elif isinstance(event, TurnCommitted) and event.interrupt_id is not None:
                 pending.pop(event.interrupt_id, None)
-        return [{"id": interrupt_id, "data": data} for interrupt_id, data in pending.items()]
+        return list(pending.values())
 
     def _is_whole(self, conversation_id: str) -> bool:
         """Whether memory holds the conversation from its opening on."""

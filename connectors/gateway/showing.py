@@ -14,7 +14,7 @@ import msgspec
 from connectors.gateway.middleware import Middleware, hidden
 from connectors.gateway.pieces import Pieces
 from connectors.gateway.ports import Stored
-from connectors.gateway.protocol.render import Fields
+from connectors.gateway.protocol.render import Fields, raw
 from streams.core.events import Entry, FrameCommitted
 from streams.core.routing import is_delivered
 
@@ -86,7 +86,9 @@ class Showing:
         middleware = self._middleware
         return frame if middleware is None else middleware.relayed(frame)
 
-    def questions(self, pending: Sequence[Fields]) -> Sequence[Fields]:
+    def questions(self, open_: Sequence[FrameCommitted]) -> Sequence[Fields]:
         """Open questions, as they are told again."""
+        delivered = [event.frame for event in open_ if self._is_delivered(event)]
+        pending = [{"id": frame.id, "data": raw(frame.data or "{}")} for frame in delivered]
         middleware = self._middleware
         return pending if middleware is None else middleware.questions(pending)

@@ -31,14 +31,15 @@ WHERE conversations.id = news.id;
 -- add_lines: Numbered events; each (conversation, seq) once, however often it is read.
 INSERT INTO transcript
     (conversation_id, seq, partition, lsn, kind, id, type, sender, role, channel, text, key_id, data, metadata, meta,
-     extra, reply_to, interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, at, timestamp)
+     extra, reply_to, interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, at, timestamp, origin)
 SELECT conversation_id, seq, %(partition)s, lsn, kind, id, type, sender, role, channel, text, key_id, data, metadata,
-    meta, extra, reply_to, interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, at, timestamp
+    meta, extra, reply_to, interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, at, timestamp,
+    origin
 FROM json_to_recordset(%(rows)s::json) AS line
     (conversation_id text, seq bigint, lsn bigint, at bigint, timestamp bigint, kind text, id text, type text,
      sender text, role text, channel text, text text, key_id text, data text, metadata text, meta text, extra text,
      reply_to text, interrupt_id text, client_id text, stream_id text, done boolean, member text, group_id text, run_id text,
-     run_epoch integer)
+     run_epoch integer, origin text)
 ON CONFLICT (conversation_id, seq) DO NOTHING;
 
 -- hide_lines: Partial output of a lost owner.

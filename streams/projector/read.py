@@ -269,6 +269,7 @@ class _Line(msgspec.Struct):
     run_id: str | None
     run_epoch: int | None
     superseded: bool
+    origin: str | None = None
 
 
 def _activity(conversation_id: str, row: tuple[Any, ...]) -> Activity:
@@ -328,6 +329,7 @@ def _frame(conversation_id: str, line: _Line) -> Event:
         member=line.member or "",
         run_id=line.run_id,
         run_epoch=line.run_epoch or 0,
+        origin=line.origin or "",
     )
 
 

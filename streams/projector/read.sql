@@ -21,7 +21,7 @@ ORDER BY updated_at DESC, id DESC LIMIT %(limit)s;
 
 -- lines: Numbered events of a conversation after a seq, ascending.
 SELECT seq, lsn, at, timestamp, kind, id, type, sender, channel, text, key_id, data, metadata, meta, extra, reply_to,
-    interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, superseded
+    interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, superseded, origin
 FROM transcript WHERE conversation_id = %(conversation)s AND seq > %(after)s ORDER BY seq LIMIT %(limit)s;
 
 -- superseded: Seqs of a conversation, up to one, that viewers may hide, ascending.
@@ -29,7 +29,7 @@ SELECT seq FROM transcript WHERE conversation_id = %(conversation)s AND seq <= %
 
 -- interrupts: Questions of a conversation, their ends, and the turns that answered them, ascending.
 SELECT seq, lsn, at, timestamp, kind, id, type, sender, channel, text, key_id, data, metadata, meta, extra, reply_to,
-    interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, superseded
+    interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, superseded, origin
 FROM transcript
 WHERE conversation_id = %(conversation)s
   AND (interrupt_id IS NOT NULL OR type IN ('interrupt', 'interrupt_resolved'))

@@ -218,6 +218,7 @@ def _frame(rows: Rows, entry: Entry, event: FrameCommitted) -> None:
             group_id=_optional(event.group),
             run_id=_optional(event.run_id),
             run_epoch=event.run_epoch,
+            origin=_optional(event.origin or None),
         )
     )
 

@@ -62,6 +62,7 @@ class Line(Row, frozen=True, gc=False):
     group_id: str | None = None
     run_id: str | None = None
     run_epoch: int | None = None
+    origin: str | None = None
 
 
 class Superseded(Row, frozen=True, gc=False):

@@ -123,6 +123,19 @@ async def test_a_transcript_is_gap_free_and_gives_the_journals_events(
                 assert activity.entry.event == entry.event
 
 
+async def test_an_answer_says_which_channel_it_answers(projection: PostgresProjection, model: ReadModel) -> None:
+    def elsewhere(entry: Entry) -> Entry:
+        event = entry.event
+        if not isinstance(event, FrameCommitted):
+            return entry
+        return msgspec.structs.replace(entry, event=msgspec.structs.replace(event, origin="lobby"))
+
+    story = long_story()
+    await project(projection, [elsewhere(entry) for entry in story.entries])
+    read = [each.entry.event for name in story.state.conversations for each in await model.activities(name, 0, 1_000)]
+    assert {event.origin for event in read if isinstance(event, FrameCommitted)} == {"lobby"}
+
+
 async def test_an_edit_a_survey_and_a_handover_are_shown_as_the_journal_has_them(
     projection: PostgresProjection, model: ReadModel
 ) -> None:

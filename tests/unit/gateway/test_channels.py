@@ -162,6 +162,22 @@ async def test_an_answer_goes_back_only_to_where_its_question_came_from(to_origi
     }
 
 
+async def test_a_question_is_told_again_only_where_its_answer_goes(to_origin: Served) -> None:
+    conversation, token = await to_origin.conversation("ann")
+    desk = await to_origin.token("desk-secret", user={"id": "eve"})
+    async with to_origin.agent() as agent:
+        await to_origin.say(conversation, token, "refund")
+        turn = await agent.until("text")
+        run = {"run": turn["run"], "runEpoch": 1}
+        await agent.say(conversation, {"type": "run", "data": {"status": "started"}, **run})
+        ask = {"type": "interrupt", "id": "ask", "data": {"payload": {}}, "clientId": "i"}
+        await agent.say(conversation, {**ask, **run})
+        await agent.until("ack")
+        for writer, pending in ((token, [{"id": "ask", "data": {"payload": {}}}]), (desk, [])):
+            async with to_origin.socket(writer, {"conversationId": conversation}) as peer:
+                assert (await peer.until("welcome"))["data"]["pending"] == pending
+
+
 async def test_where_no_agents_are_what_is_for_them_is_refused(world: World) -> None:
     document = json.loads(json.dumps(DOCUMENT)) | {"routes": []}
     store = MemoryStore()
