@@ -26,6 +26,7 @@ from faust.app.base import BootStrategy
 from yarl import URL
 
 from streams.deployment import joined
+from streams.fence.port import FenceUnavailable
 from streams.logs import configure_logs
 from streams.projector.driver import CommittedTransport
 from streams.projector.journal import KafkaJournal
@@ -37,6 +38,8 @@ from streams.runtime.canary import CouldNotCheck
 from streams.runtime.canary import run as run_canary
 from streams.runtime.health import HealthServer
 from streams.runtime.registry import open_codec
+from streams.sealing.copies import KeyTopic
+from streams.sealing.store import CopiesUnavailable, Shredder
 from streams.settings import Settings, load_settings
 from streams.topics import Topics
 
@@ -47,6 +50,8 @@ SESSION_TIMEOUT_S = 10.0
 HEARTBEAT_S = 1.0
 # A record has at most 384 KiB: what faust holds in front of the writer stays below 200 MB at the very worst.
 BUFFERED_RECORDS = 500
+SHRED_EVERY_S = 1.0
+"""Between two looks at which keys were destroyed; one indexed question of Postgres each."""
 STOP_WITHIN_S = 8.0
 """Seconds from the signal to the end of the process, however faust's own end goes; supervisors wait ten or more."""
 
@@ -68,6 +73,7 @@ class ProjectorApp(faust.App):
     writer: ProjectionWriter
     store: PostgresProjection
     health: HealthServer
+    shredding: tuple[Shredder, KeyTopic]
     projector_id: str
     metrics_url: str = ""
     on_ready: OnReady | None = None
@@ -91,6 +97,8 @@ class ProjectorApp(faust.App):
         """What is not written yet is read again by the next one: positions are in Postgres, with the rows."""
         await super().on_stop()
         await self.store.close()
+        for part in self.shredding:
+            await part.close()
         self.health.stop()
 
     def on_rebalance_end(self) -> None:
@@ -171,6 +179,13 @@ def create(settings: Settings, on_ready: OnReady | None = None) -> ProjectorApp:
             await writer.put(JournalRecord(message.partition, message.offset, message.value))
 
     app.task(writer.run)
+    shredder, keys = Shredder(settings.postgres), KeyTopic(settings)
+    app.shredding = shredder, keys
+
+    async def shred() -> None:
+        await _shred(shredder, keys)
+
+    app.timer(interval=SHRED_EVERY_S)(shred)
     if settings.canary_every_s:
 
         async def canary() -> None:
@@ -179,6 +194,17 @@ def create(settings: Settings, on_ready: OnReady | None = None) -> ProjectorApp:
         app.timer(interval=settings.canary_every_s)(canary)
 
     return app
+
+
+async def _shred(shredder: Shredder, keys: KeyTopic) -> None:
+    """Tell the topic of keys which were destroyed. What a server does not answer for is done the next time."""
+    try:
+        written = await shredder.shred(keys)
+    except (FenceUnavailable, CopiesUnavailable) as error:
+        log.info("destroyed keys are written to the topic of keys later", error=str(error))
+        return
+    if written:
+        log.info("keys of erased conversations are destroyed", keys=written)
 
 
 async def _run_canary(settings: Settings, metrics: ProjectorMetrics) -> None:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from streams.core.commands import Command
 from streams.core.events import ConversationErased, Entry
-from streams.sealing.records import Missing, has_words, key_ids, opened, opened_text, sealed
+from streams.sealing.records import Missing, blank, has_words, key_ids, opened, opened_text, sealed
 from streams.sealing.store import KeyCopies
 from streams.sealing.token import DataKey, key_id_of
 
@@ -24,7 +24,7 @@ LOOK_AGAIN_S: Final = 60.0
 class Keys(Protocol):
     """Where keys are kept: `store.DataKeyStore`."""
 
-    async def current(self, conversation_id: str, copies: KeyCopies) -> DataKey: ...
+    async def current(self, conversation_id: str, copies: KeyCopies) -> DataKey | None: ...
     async def find(self, key_ids: Collection[str]) -> Mapping[str, DataKey | Missing]: ...
     async def restore(self, copies: KeyCopies) -> None: ...
 
@@ -53,16 +53,19 @@ class Keyring:
         self._looked_at = -LOOK_AGAIN_S
 
     async def seal(self, command: Command) -> Command:
-        """The command with its words sealed by its conversation's key; one without words as it is."""
+        """The command with its words sealed by its conversation's key; one without words as it is.
+
+        Of an erased conversation, which will refuse it, without its words.
+        """
         conversation_id: str | None = getattr(command, "conversation_id", None)
         if conversation_id is None or not has_words(command):
             return command
         key = self._current.get(conversation_id)
         if key is None or conversation_id in self._turns:
             key = await self._in_turn(conversation_id)
-        return sealed(command, key)
+        return blank(command) if key is None else sealed(command, key)
 
-    async def _in_turn(self, conversation_id: str) -> DataKey:
+    async def _in_turn(self, conversation_id: str) -> DataKey | None:
         """The key, once all who asked for it before have it: commands of a conversation keep their order."""
         turn = self._turns.setdefault(conversation_id, _Turn())
         turn.waiting += 1
@@ -71,6 +74,8 @@ class Keyring:
                 key = self._current.get(conversation_id)
                 if key is None:
                     key = await self._keys.current(conversation_id, self._copies)
+                    if key is None:
+                        return None
                     self._current[conversation_id] = key
                     self._keep(key.id, key)
                     if len(self._current) > self._limit:

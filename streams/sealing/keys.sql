@@ -1,16 +1,26 @@
 -- current_key: The key that a conversation's words are sealed by now.
 SELECT key_id, wrapped, copied FROM data_keys WHERE conversation_id = %(conversation)s AND current;
 
--- add_key: The first one that comes is the conversation's.
+-- add_key: The first one that comes is the conversation's; an erased one gets none.
 INSERT INTO data_keys (key_id, conversation_id, wrapped, current, copied)
-VALUES (%(key)s, %(conversation)s, %(wrapped)s, true, false)
+SELECT %(key)s, %(conversation)s, %(wrapped)s, true, false
+WHERE NOT EXISTS (SELECT FROM conversations WHERE id = %(conversation)s AND status = 'erased')
 ON CONFLICT DO NOTHING;
+
+-- is_erased: Whether a conversation has no key because it may have none.
+SELECT EXISTS (SELECT FROM conversations WHERE id = %(conversation)s AND status = 'erased');
 
 -- keys: What is known of these keys.
 SELECT key_id, conversation_id, wrapped FROM data_keys WHERE key_id = ANY(%(keys)s);
 
 -- copied: The topic of keys says of it what this table says, unless it was destroyed meanwhile.
 UPDATE data_keys SET copied = true WHERE key_id = ANY(%(keys)s) AND (wrapped IS NULL) = %(erased)s;
+
+-- destroy_late: Keys that were made for a conversation while it was being erased, within the last hour.
+UPDATE data_keys SET wrapped = NULL, current = false, copied = false, erased_at = clock_timestamp()
+FROM conversations erased
+WHERE erased.status = 'erased' AND erased.updated_at > extract(epoch FROM clock_timestamp()) * 1000 - 60 * 60 * 1000
+  AND data_keys.conversation_id = erased.id AND data_keys.wrapped IS NOT NULL;
 
 -- erased_to_copy: Destroyed keys that the topic of keys may still have.
 SELECT key_id FROM data_keys WHERE wrapped IS NULL AND NOT copied ORDER BY key_id LIMIT 1000;

@@ -83,6 +83,19 @@ def sealed(command: Command, key: DataKey) -> Command:
             return command
 
 
+def blank(command: Command) -> Command:
+    """The command without its words."""
+    match command:
+        case CommitTurn(turn=turn):
+            return replace(command, turn=_blanked(turn, TURN_WORDS))
+        case CommitFrame(frame=frame) | CommitPersonFrame(frame=frame):
+            return replace(command, frame=_blanked(frame, FRAME_WORDS))
+        case OpenConversation():
+            return replace(command, metadata=None)
+        case _:
+            return command
+
+
 def _sealed(record: T, words: Iterable[str], key: DataKey) -> T:
     changed = {name: _token(text, key) for name in words if (text := getattr(record, name)) is not None}
     return replace(record, **changed, key_id=key.id) if changed else record

@@ -105,28 +105,39 @@ class DataKeyStore:
         """Close the connections."""
         await self._sessions.close()
 
-    async def current(self, conversation_id: str, copies: KeyCopies) -> DataKey:
-        """The key that this conversation's words are sealed by; the first caller makes it. Raises `CopiesUnavailable`
-        too: a key that has no copy seals nothing."""
-        key, copied = await self._current(conversation_id)
+    async def current(self, conversation_id: str, copies: KeyCopies) -> DataKey | None:
+        """The key that this conversation's words are sealed by; the first caller makes it. None: it is erased.
+
+        Raises `CopiesUnavailable` too: a key that has no copy seals nothing.
+        """
+        found = await self._current(conversation_id)
+        if found is None:
+            return None
+        key, copied = found
         if not copied:
             await copies.put([WrappedKey(key.id, conversation_id, self._wrapping.wrap(key))])
             await self._run("copied", keys=[key.id], erased=False)
         return key
 
-    async def _current(self, conversation_id: str) -> tuple[DataKey, bool]:
+    async def _current(self, conversation_id: str) -> tuple[DataKey, bool] | None:
         fresh = new_key(conversation_id)
         parameters = {"conversation": conversation_id, "key": fresh.id, "wrapped": self._wrapping.wrap(fresh)}
 
-        async def find(connection: AsyncConnection[Any]) -> tuple[str, bytes, bool]:
+        async def find(connection: AsyncConnection[Any]) -> tuple[str, bytes, bool] | None:
             while True:
                 row = await (await connection.execute(QUERIES["current_key"], parameters)).fetchone()
                 if row is not None:
                     key_id, wrapped, copied = row
                     return key_id, wrapped, copied
-                await connection.execute(QUERIES["add_key"], parameters)
+                if not (await connection.execute(QUERIES["add_key"], parameters)).rowcount:
+                    [[erased]] = await (await connection.execute(QUERIES["is_erased"], parameters)).fetchall()
+                    if erased:
+                        return None
 
-        key_id, wrapped, copied = await self._sessions.run(find)
+        found = await self._sessions.run(find)
+        if found is None:
+            return None
+        key_id, wrapped, copied = found
         return self._wrapping.unwrap(WrappedKey(key_id, conversation_id, wrapped)), copied
 
     async def find(self, key_ids: Collection[str]) -> Mapping[str, DataKey | Missing]:
@@ -173,6 +184,7 @@ class Shredder:
     async def shred(self, copies: KeyCopies) -> int:
         """Write the tombstones of destroyed keys that have none yet; returns how many. Raises `CopiesUnavailable`."""
         written = 0
+        await self._run("destroy_late")
         while rows := await self._run("erased_to_copy"):
             ids = [key_id for (key_id,) in rows]
             await copies.put([WrappedKey(key_id, "", None) for key_id in ids])

@@ -23,3 +23,4 @@ CREATE INDEX data_keys_to_copy ON data_keys (key_id) WHERE NOT copied;
 -- An erased conversation is closed for ever.
 ALTER TABLE conversations DROP CONSTRAINT conversations_status_check;
 ALTER TABLE conversations ADD CONSTRAINT conversations_status_check CHECK (status IN ('open', 'closed', 'erased'));
+CREATE INDEX conversations_erased ON conversations (updated_at) WHERE status = 'erased';

@@ -37,8 +37,10 @@ class MemoryKeys:
         self.restored = 0
         self.hold: asyncio.Event | None = None
 
-    async def current(self, conversation_id: str, copies: KeyCopies) -> DataKey:
+    async def current(self, conversation_id: str, copies: KeyCopies) -> DataKey | None:
         self.asked += 1
+        if conversation_id == "erased":
+            return None
         if self.hold is not None:
             await self.hold.wait()
         key = new_key(conversation_id)
@@ -149,6 +151,12 @@ async def test_an_erasure_is_known_from_the_journal_on(world: World) -> None:
     assert text_of((await world.ring.open([entry]))[0]) == Missing.ERASED.value
     other: list[Any] = [await sealed(world.ring, say("still here", "c2"))]
     assert text_of((await world.ring.open(other))[0]) == "still here"
+
+
+async def test_what_is_said_in_an_erased_conversation_is_written_nowhere(world: World) -> None:
+    command = await world.ring.seal(say("hello", "erased"))
+    assert isinstance(command, CommitTurn)
+    assert command.turn.text == Missing.ERASED.value
 
 
 async def test_keys_held_are_bounded() -> None:

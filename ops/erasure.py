@@ -1,0 +1,118 @@
+"""Erasing what was said in conversations: found, ordered by a command, and followed until its keys are destroyed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+from ops.database import Database
+from ops.decided import decided
+from streams.core.commands import EraseConversation
+from streams.core.events import ConversationErased, Duplicate, Event
+from streams.settings import Settings
+
+DESTROYED_WITHIN_S: Final = 15.0
+"""How long a projector may take to destroy the keys and write their tombstones."""
+POLL_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A conversation before it is erased. `plain`: messages that were stored while sealing was off."""
+
+    conversation: str
+    status: str
+    messages: int
+    plain: int
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What came of it. `keys`: all that it had; `destroyed`, `gone_from_topic`: how many of them by now."""
+
+    conversation: str
+    seq: int
+    repeated: bool
+    keys: int
+    destroyed: int
+    gone_from_topic: int
+    plain: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is left to be done by anybody."""
+        return self.keys == self.destroyed == self.gone_from_topic
+
+
+class NotErased(Exception):
+    """The sequencer refused it; the message says why."""
+
+
+class Erasure:
+    """Erases one conversation after another. Raises what Postgres and Kafka raise, and `TimeoutError` where no worker
+    decides a command in time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._database = Database(settings.postgres)
+
+    async def close(self) -> None:
+        """Close the session."""
+        await self._database.close()
+
+    async def of_participant(self, participant: str, channel: str | None) -> Sequence[str]:
+        """Conversations that this person opened or spoke in."""
+        rows = await self._database.rows("conversations_of", participant=participant, channel=channel)
+        return [row["id"] for row in rows]
+
+    async def find(self, conversation: str) -> Found | None:
+        """The conversation as the read model has it; None: there is none."""
+        row = await self._database.row("erasable", conversation=conversation)
+        if row is None:
+            return None
+        keys = await self._keys(conversation)
+        return Found(conversation, row["status"], row["head_seq"], row["plain"], len(keys))
+
+    async def erase(self, found: Found, *, by: str, why: str) -> Erased:
+        """Erase it, and wait until its keys are destroyed, here and in the topic; a second time changes nothing.
+
+        Raises `NotErased`.
+        """
+        event = await self._ordered(found.conversation, by=by, why=why)
+        keys = await self._followed(found.conversation)
+        return Erased(
+            conversation=found.conversation,
+            seq=event.of_seq if isinstance(event, Duplicate) else event.seq,
+            repeated=isinstance(event, Duplicate),
+            keys=len(keys),
+            destroyed=sum(key["destroyed"] for key in keys),
+            gone_from_topic=sum(key["gone_from_topic"] for key in keys),
+            plain=found.plain,
+        )
+
+    async def _ordered(self, conversation: str, *, by: str, why: str) -> Event:
+        command = EraseConversation(
+            at=0, timestamp=0, ref=str(uuid4()), conversation_id=conversation, by=by, reason=why, id=str(uuid4())
+        )
+        event = await decided(self._settings, command)
+        if not isinstance(event, ConversationErased | Duplicate):
+            raise NotErased(getattr(event, "detail", "") or f"the journal answered with {type(event).__name__}")
+        return event
+
+    async def _followed(self, conversation: str) -> Sequence[dict[str, Any]]:
+        deadline = time.monotonic() + DESTROYED_WITHIN_S
+        while True:
+            row = await self._database.row("erasable", conversation=conversation)
+            keys = await self._keys(conversation)
+            done = row is not None and row["status"] == "erased" and all(key["gone_from_topic"] for key in keys)
+            if done or time.monotonic() > deadline:
+                return keys
+            await asyncio.sleep(POLL_S)
+
+    async def _keys(self, conversation: str) -> Sequence[dict[str, Any]]:
+        return await self._database.rows("data_keys_of", conversation=conversation)

@@ -1,0 +1,152 @@
+"""Keys of conversations in PostgreSQL and in their topic: neither alone loses one, and neither brings one back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+from pydantic import SecretStr
+
+from streams.core.events import ConversationErased, ConversationOpened, Entry
+from streams.fence.signing import MasterKeyError
+from streams.projector.rows import Rows
+from streams.projector.store import Position, PostgresProjection
+from streams.sealing.copies import KeyTopic
+from streams.sealing.records import Missing
+from streams.sealing.store import DataKeyStore, Shredder, WrappedKey, Wrapping
+from streams.sealing.token import DataKey
+from streams.settings import Settings
+from tests.support.deployment import deployment
+
+MASTER = Wrapping(SecretStr("a master key of the test's own"))
+
+
+class Place:
+    """One deployment's stores of keys."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.topic = KeyTopic(settings)
+        self.store = DataKeyStore(settings.postgres, MASTER)
+        self.shredder = Shredder(settings.postgres)
+        self.projection = PostgresProjection(settings.postgres)
+
+    async def close(self) -> None:
+        for part in (self.topic, self.store, self.shredder, self.projection):
+            await part.close()
+
+    def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.settings.postgres, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode(), parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    async def copies(self) -> list[str]:
+        """Ids of the keys that the topic has."""
+        found: list[str] = []
+
+        async def seen(keys: Sequence[WrappedKey]) -> None:
+            found.extend(key.id for key in keys)
+
+        await self.topic.all(seen)
+        return found
+
+    async def erase(self, conversation: str) -> None:
+        """As a projector does that reads of it."""
+        opened = ConversationOpened("web", conversation_id=conversation)
+        erased = ConversationErased("op", "asked", "e", conversation_id=conversation, seq=1)
+        await self.projection.positions([0])
+        [[lsn]] = self.sql("SELECT lsn FROM projector_positions WHERE partition = 0")
+        entries = [Entry(lsn + 1, 1, 1, 1, opened), Entry(lsn + 2, 1, 1, 1, erased)]
+        await self.projection.write(0, Position(lsn, lsn), Rows(entries), Position(lsn + 2, lsn + 2))
+
+
+@pytest_asyncio.fixture
+async def place(settings: Settings) -> AsyncIterator[Place]:
+    async with deployment(settings, 1):
+        place = Place(settings)
+        yield place
+        await place.close()
+
+
+async def current(place: Place, conversation: str) -> DataKey:
+    key = await place.store.current(conversation, place.topic)
+    assert key is not None
+    return key
+
+
+async def test_processes_that_need_a_key_at_the_same_moment_agree_on_one(place: Place) -> None:
+    others = [DataKeyStore(place.settings.postgres, MASTER) for _ in range(3)]
+    keys = await asyncio.gather(*(store.current("c1", place.topic) for store in [place.store, *others]))
+    for store in others:
+        await store.close()
+    assert len({key.secret for key in keys if key is not None}) == 1
+    assert set(await place.copies()) == {key.id for key in keys if key is not None}
+
+
+async def test_neither_the_table_nor_the_topic_tells_the_key(place: Place) -> None:
+    key = await current(place, "c1")
+    [[wrapped]] = place.sql("SELECT wrapped FROM data_keys")
+    assert key.secret not in bytes(wrapped)
+    stranger = DataKeyStore(place.settings.postgres, Wrapping(SecretStr("another")))
+    with pytest.raises(MasterKeyError):
+        await stranger.find([key.id])
+    await stranger.close()
+
+
+async def test_a_key_that_was_not_copied_before_its_maker_died_is_copied_before_it_is_used(place: Place) -> None:
+    key = await current(place, "c1")
+    await place.topic.put([WrappedKey(key.id, "", None)])
+    place.sql("UPDATE data_keys SET copied = false")
+    assert (await current(place, "c1")).secret == key.secret
+    assert await place.copies() == [key.id]
+
+
+async def test_what_a_database_lost_comes_back_from_the_topic_beside_what_was_made_since(place: Place) -> None:
+    lost = await current(place, "c1")
+    place.sql("DELETE FROM data_keys")
+    made = await current(place, "c1")
+    assert made.id != lost.id
+    assert await place.store.find([lost.id]) == {}
+    await place.store.restore(place.topic)
+    found = await place.store.find([lost.id, made.id])
+    assert {key.secret for key in found.values() if isinstance(key, DataKey)} == {lost.secret, made.secret}
+    assert (await current(place, "c1")).id == made.id
+
+
+async def test_an_erasure_destroys_every_key_and_its_copy(place: Place) -> None:
+    gone, kept = await current(place, "c1"), await current(place, "c2")
+    await place.erase("c1")
+    assert await place.store.find([gone.id]) == {gone.id: Missing.ERASED}
+    assert await place.shredder.shred(place.topic) == 1
+    assert await place.shredder.shred(place.topic) == 0
+    assert await place.copies() == [kept.id]
+    assert isinstance((await place.store.find([kept.id]))[kept.id], DataKey)
+
+
+async def test_a_key_of_an_erased_conversation_that_only_the_topic_had_is_not_brought_back(place: Place) -> None:
+    key = await current(place, "c1")
+    place.sql("DELETE FROM data_keys")
+    await place.erase("c1")
+    await place.store.restore(place.topic)
+    assert await place.store.find([key.id]) == {key.id: Missing.ERASED}
+    await place.shredder.shred(place.topic)
+    assert await place.copies() == []
+
+
+async def test_an_erased_conversation_gets_no_other_key(place: Place) -> None:
+    await current(place, "c1")
+    await place.erase("c1")
+    assert await place.store.current("c1", place.topic) is None
+
+
+async def test_a_key_that_was_made_while_its_conversation_was_erased_is_destroyed_too(place: Place) -> None:
+    await place.erase("c1")
+    place.sql("UPDATE conversations SET status = 'open'")
+    key = await current(place, "c1")  # by a gateway whose read model had not been told yet
+    place.sql("UPDATE conversations SET status = 'erased', updated_at = extract(epoch FROM now()) * 1000")
+    assert await place.shredder.shred(place.topic) == 1
+    assert await place.store.find([key.id]) == {key.id: Missing.ERASED}
