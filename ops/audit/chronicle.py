@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -61,11 +61,15 @@ class Told:
 
 
 class Chronicle:
-    """Is shown the records of a stretch, in order, partition by partition; `of`: of one conversation alone."""
+    """Is shown the records of a stretch, in order, partition by partition; `of`: of one conversation alone.
 
-    def __init__(self, sentence: Sentence, *, of: str | None, show_text: bool) -> None:
+    Everything is counted; lines and lanes are kept of the `chosen` conversations alone, for there may be millions.
+    """
+
+    def __init__(self, sentence: Sentence, *, of: str | None, chosen: Collection[str], show_text: bool) -> None:
         self._sentence = sentence
         self._of = of
+        self._chosen = chosen
         self._show_text = show_text
         self._open: dict[str, dict[str, Any]] = {}
         self.conversations: dict[str, Told] = {}
@@ -115,9 +119,16 @@ class Chronicle:
             told = self.conversations[name] = Told(name, partition, first=entry.timestamp)
         told.last = entry.timestamp
         event = entry.event
+        told.turns += isinstance(event, TurnCommitted)
+        told.moves += isinstance(event, RunMoved)
+        told.refusals += isinstance(event, Refused)
+        if name in self._chosen:
+            self._tell(told, entry)
+
+    def _tell(self, told: Told, entry: Entry) -> None:
+        event, name = entry.event, told.id
         match event:
             case TurnCommitted():
-                told.turns += 1
                 for each in event.assigned:
                     self._held(told, entry, _lane(each.run_id, each.group, event.seq, each.member))
                 for group in event.queued:
@@ -125,14 +136,11 @@ class Chronicle:
             case RunOpened():
                 self._held(told, entry, _lane(event.run_id, event.group, event.turn_seq, event.member))
             case RunMoved():
-                told.moves += 1
                 self._released(entry, event.run_id, f"moved: {event.reason}")
                 lane = _lane(event.run_id, event.group, event.turn_seq, event.to_member)
                 self._held(told, entry, {**lane, "run_epoch": event.run_epoch})
             case RunEnded():
                 self._released(entry, event.run_id, str(event.status))
-            case Refused():
-                told.refusals += 1
             case _:
                 pass
         if len(told.lines) >= LINES_MOST:

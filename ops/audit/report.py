@@ -47,12 +47,28 @@ class Stretch:
 async def chronicle_of(
     history: History, stretch: Stretch, sentence: Callable[[Any], str], notify: Callable[[str], None]
 ) -> tuple[Chronicle, list[dict[str, int]]]:
-    """What happened, and what is missing of it."""
-    chronicle = Chronicle(sentence, of=stretch.conversation, show_text=stretch.show_text)
+    """What happened, and what is missing of it.
+
+    A whole journal is read twice: to see which conversations are worth telling of, and to tell of them.
+    """
+    of, show_text = stretch.conversation, stretch.show_text
+    chosen = {of} if of is not None else set()
+    chronicle = Chronicle(sentence, of=of, chosen=chosen, show_text=show_text)
     missing: list[dict[str, int]] = []
     for partition in stretch.partitions:
         gone = await history.missing(partition)
         missing += [{"partition": partition, "from": each.start, "to": each.end - 1} for each in gone]
+    await _read(history, stretch, chronicle, notify)
+    if of is None:
+        chosen = {told.id for told in ranked(chronicle)[: stretch.limit]}
+        again = Chronicle(sentence, of=None, chosen=chosen, show_text=show_text)
+        await _read(history, stretch, again, notify)
+        chronicle.conversations |= {name: each for name, each in again.conversations.items() if name in chosen}
+    return chronicle, missing
+
+
+async def _read(history: History, stretch: Stretch, chronicle: Chronicle, notify: Callable[[str], None]) -> None:
+    for partition in stretch.partitions:
         notify(f"reading partition {partition}")
         wanted = await _between(history, partition, stretch)
         while len(wanted):
@@ -64,7 +80,11 @@ async def chronicle_of(
             except Missing as hole:  # it is in `missing`: tell of what lies behind it
                 wanted = Range(hole.gone.end, wanted.end)
     chronicle.settle()
-    return chronicle, missing
+
+
+def ranked(chronicle: Chronicle) -> Sequence[Told]:
+    """Its conversations, those that are worth telling of first."""
+    return sorted(chronicle.conversations.values(), key=_weight, reverse=True)
 
 
 async def _between(history: History, partition: int, stretch: Stretch) -> Range:
@@ -95,8 +115,8 @@ def document(
 ) -> dict[str, Any]:
     """The whole report, what is missing first. `verdict` None: it could not be verified, for the reason `why_not`."""
     chronicle, missing = told
-    ranked = sorted(chronicle.conversations.values(), key=_weight, reverse=True)
-    shown = ranked[: stretch.limit]
+    found = ranked(chronicle)
+    shown = found[: stretch.limit]
     return {
         "missing": missing,
         "verdict": None if verdict is None else verdict.document(),
@@ -121,7 +141,7 @@ def document(
         "text_shown": stretch.show_text,
         "events": dict(sorted(chronicle.events.items())),
         "conversations": [_conversation(each) for each in shown],
-        "conversations_left_out": len(ranked) - len(shown),
+        "conversations_left_out": len(found) - len(shown),
         "refusals": chronicle.refusals,
         "refusals_total": chronicle.refused,
         "members": list(chronicle.members.values()),

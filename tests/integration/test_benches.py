@@ -1,10 +1,10 @@
-"""The benches of takeover and recovery, small: they make their faults, and say what came of each."""
+"""The benches of takeover, recovery and audit, small: they make their faults, and say what came of each."""
 
 from __future__ import annotations
 
 import pytest
 
-from ops.bench.run import recovery_bench, takeover_bench
+from ops.bench.run import audit_bench, recovery_bench, takeover_bench
 from ops.bench.takeover import Fault, TakeoverPlan
 from ops.embedded import EmbeddedStack
 
@@ -40,3 +40,11 @@ def test_an_heir_replays_what_no_checkpoint_holds() -> None:
     assert document["recovery_s"] > 0
     assert document["worker_rss_mib"] > 0
     assert 0 < document["resident"] <= 200
+
+
+def test_an_audit_is_held_against_reading_alone() -> None:
+    document = audit_bench(3_000, 2, 1, told)
+    assert document["events"] >= 3_000
+    assert document["ratio_min"] <= document["ratio_median"]
+    assert 0 < document["audit_per_core_per_s"] < document["plain_per_core_per_s"]
+    assert 0 < document["audit_rss_mib"] < 512
