@@ -76,7 +76,7 @@ def erase(
 
       turnlog erase 6f9619ff-8b86-d011 --why "request 4711"
 
-      turnlog erase --participant 90533… --channel whatsapp --why "request 4711" --dry-run
+      turnlog erase --participant 90533 --channel whatsapp --dry-run
     """
     if bool(conversations) == bool(participant):
         raise CommandFailed("name conversations, or a --participant", USAGE)

@@ -109,11 +109,11 @@ def export(
 
       turnlog export parquet ./tables
 
-      turnlog export delta s3://lake/turnlog --table turns --table runs --from 2026-11-01
+      turnlog export delta s3://lake/turnlog --table runs --from 2026-11-01
 
       turnlog export iceberg support --catalog prod --follow --every 5m
 
-      turnlog export jsonl ./case-4711 --conversation 6f9619ff-8b86-d011 --archive s3://backups/turnlog
+      turnlog export jsonl ./case-4711 --conversation 6f9619ff-8b86-d011
     """
     if catalog is not None and format_ is not Format.ICEBERG:
         raise CommandFailed("--catalog: only Iceberg has catalogs", USAGE)

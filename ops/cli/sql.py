@@ -94,11 +94,11 @@ def sql(
 
       turnlog sql --tables
 
-      turnlog sql "select outcome, count(*), median(latency_ms) from runs group by all"
+      turnlog sql "select outcome, median(latency_ms) from runs group by all"
 
-      turnlog sql "select * from open_runs where given_at < now() - interval 5 minutes" -o jsonl
+      turnlog sql "from open_runs order by given_at limit 10" -o jsonl
 
-      turnlog sql --export ./tables "select conversation_id, text from turns limit 5" --show-text
+      turnlog sql --export ./tables "select text from turns limit 5" --show-text
     """
     with translated_failures(), export_failures(), _failures():
         if tables:
