@@ -32,7 +32,6 @@ LINES_MOST = 30
 STEPS = ("init", "take", "confirm", "produce", "end", "save")
 """Of the protocols with Kafka and Postgres."""
 HOUR_MS = 3_600_000
-BACKLOGS, BACKLOG_EVERY_S = 4, 0.3
 
 
 @dataclass(slots=True)
@@ -347,11 +346,14 @@ class Director:
         gateway = self._connected(agent)
         if gateway is None:
             return
-        gateway.loses += 1
-        gateway.disconnect(agent, "left", abruptly=self._random.random() < 0.3)
-        for number in range(BACKLOGS):
-            self._loop.later(number * BACKLOG_EVERY_S, self._flood)
-        self._loop.later(self._some(3.0), self._reconnect, agent)
+        self._flood()
+        self._loop.later(self._some(0.5, 0.02), self._leave_untold, gateway, agent)
+
+    def _leave_untold(self, gateway: Gateway, agent: Agent) -> None:
+        if gateway.alive and agent.name in gateway.agents:
+            gateway.loses += 1
+            gateway.disconnect(agent, "left", abruptly=True)
+            self._loop.later(self._some(3.0), self._reconnect, agent)
 
     def _reconnect(self, agent: Agent) -> None:
         if self._connected(agent) is not None:

@@ -209,6 +209,7 @@ class Gateway:
         if self.loses:
             self.loses -= 1
             self._place.trace("nobody is told")
+            await self._everywhere(self._heartbeat)
             return
         await self._everywhere(
             lambda partition: Leave(

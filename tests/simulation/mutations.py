@@ -16,7 +16,7 @@ from unittest.mock import patch
 import msgspec
 
 from streams.core import fold, frames, heard
-from streams.core.commands import ApplyList, Leave
+from streams.core.commands import Leave
 from streams.core.events import Entry, GatewayEnded
 from streams.core.state import Partition
 from streams.fence.heartbeat import Heartbeat
@@ -280,12 +280,6 @@ GUARDS = (
         "an ended incarnation is forgotten",
         _ended_return,
         ("stop gateway", "intake repeated"),
-    ),
-    Mutation(
-        "lists wait for last frames",
-        "a gateway's list takes effect as soon as it is read",
-        _unwaiting(ApplyList),
-        ("leave lost", "flood"),
     ),
     Mutation(
         "dead letters are awaited",
