@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from ops.audit.asked import Asked, Scope, partitions_of
 from ops.audit.shared import Team, begin
+from ops.bench.history import BEGAN_AT
 from ops.bench.past import fill
 from ops.bench.sequencer import BenchFailed
-from ops.history import open_history
+from ops.history import History, open_history
+from ops.replay import Target, Traveller
 from streams.settings import Settings
+
+POINTS: Final = 10
+LOOKED_AT: Final = 1_000
+"""Offsets at the end of the journal, to find when it ends."""
 
 Notify = Callable[[str], None]
 
@@ -76,7 +85,41 @@ async def _round(settings: Settings, written: int, notify: Notify) -> AuditRound
     return round_
 
 
-def summary(rounds: Sequence[AuditRound]) -> dict[str, float | int]:
+async def measure_travel(settings: Settings, notify: Notify) -> Sequence[float]:
+    """Go to `POINTS` times of the history, evenly over it and in no order, with states kept on the way there once: how
+    long each took, s, over all partitions."""
+    took = []
+    with tempfile.TemporaryDirectory(prefix="turnlog-bench-") as folder:
+        async with open_history(settings) as history:
+            await _travel(history, Target(), Path(folder))
+            first, last = BEGAN_AT, await _last_time(history)
+            for number in range(POINTS):
+                moment = first + (last - first) * (number * 7 % POINTS + 1) // POINTS
+                begun = time.perf_counter()
+                await _travel(history, Target(time_ms=moment), Path(folder))
+                took.append(time.perf_counter() - begun)
+    notify(f"any point in time within {max(took):.2f} s")
+    return took
+
+
+async def _travel(history: History, target: Target, folder: Path) -> None:
+    for partition in range(history.partitions):
+        traveller = Traveller(history, partition, folder=folder)
+        try:
+            await traveller.to(target)
+        finally:
+            traveller.close()
+
+
+async def _last_time(history: History) -> int:
+    bounds = await history.bounds(0)
+    last = BEGAN_AT
+    async for chunk in history.read(0, max(bounds.start, bounds.end - LOOKED_AT), bounds.end):
+        last = chunk[-1].timestamp
+    return last
+
+
+def summary(rounds: Sequence[AuditRound], travel: Sequence[float]) -> dict[str, float | int]:
     """What is printed."""
     ratios = [each.ratio for each in rounds]
     return {
@@ -87,5 +130,7 @@ def summary(rounds: Sequence[AuditRound]) -> dict[str, float | int]:
         "ratio_median": round(statistics.median(ratios), 3),
         "audit_s": round(statistics.median(each.audit_wall_s for each in rounds), 2),
         "audit_rss_mib": round(max(each.rss_bytes for each in rounds) / 2**20),
+        "travel_s_median": round(statistics.median(travel), 2),
+        "travel_s_max": round(max(travel), 2),
         "rounds": len(rounds),
     }

@@ -17,7 +17,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from ops import embedded
-from ops.bench.audit import measure_audit, summary
+from ops.bench.audit import measure_audit, measure_travel, summary
 from ops.bench.connections import ConnectionsPlan, measure_connections
 from ops.bench.floor import Floor, measure_floor
 from ops.bench.latency import Latency, measure_latency
@@ -138,7 +138,8 @@ async def _audited(
     servers: embedded.EmbeddedStack, events: int, partitions: int, rounds: int, notify: Notify
 ) -> dict[str, Any]:
     async with deployment(servers, partitions) as settings:
-        return summary(await measure_audit(settings, events, partitions, rounds, notify))
+        measured = await measure_audit(settings, events, partitions, rounds, notify)
+        return summary(measured, await measure_travel(settings, notify))
 
 
 def takeover_bench(plan: TakeoverPlan, notify: Notify) -> dict[str, Any]:

@@ -165,7 +165,8 @@ def audit(
 
     The journal is made by the core's own decisions, with its intake and its checkpoints: turns that are answered at
     once or in pieces, some that come twice, members that go and come. Each round reads and decodes it in one process,
-    and then audits it in as many as there are cores, all invariants.
+    and then audits it in as many as there are cores, all invariants. `travel_s`: how long `turnlog replay` takes to any
+    of ten points, all partitions, once states are kept.
 
     Example:
 

@@ -62,12 +62,21 @@ class Standing:
 
 
 class Traveller:
-    """Goes to points of one partition's history. `cached` False: nothing is kept for later, nor used from before."""
+    """Goes to points of one partition's history. `cached` False: nothing is kept for later, nor used from before.
+    `folder`: where it is kept, in place of the user's."""
 
-    def __init__(self, history: History, partition: int, *, cached: bool = True, every: int = EVERY_EVENTS) -> None:
+    def __init__(
+        self,
+        history: History,
+        partition: int,
+        *,
+        cached: bool = True,
+        folder: Path | None = None,
+        every: int = EVERY_EVENTS,
+    ) -> None:
         self._history = history
         self._partition = partition
-        self._points = Points(cache_of(history) if cached else None, partition)
+        self._points = Points((folder or cache_of(history)) if cached else None, partition)
         self._every = every
 
     def close(self) -> None:

@@ -48,3 +48,4 @@ def test_an_audit_is_held_against_reading_alone() -> None:
     assert document["ratio_min"] <= document["ratio_median"]
     assert 0 < document["audit_per_core_per_s"] < document["plain_per_core_per_s"]
     assert 0 < document["audit_rss_mib"] < 512
+    assert 0 < document["travel_s_median"] <= document["travel_s_max"]
