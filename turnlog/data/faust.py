@@ -61,6 +61,13 @@ class CommittedTransport(driver.Transport):
     Consumer = _CommittedConsumer
 
 
+class JournalWorker(faust.Worker):
+    """faust's worker, which leaves stdout to the app: it would put every printed line into its log."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{**options, "redirect_stdouts": False})
+
+
 class JournalApp(faust.App):
     """A faust app that may read the journal: an ordinary one, with another driver."""
 
@@ -68,7 +75,7 @@ class JournalApp(faust.App):
         options.setdefault("consumer_auto_offset_reset", "earliest")
         options.setdefault("topic_disable_leader", True)
         options.setdefault("topic_allow_declare", False)  # the journal is the deployment's to make
-        options.setdefault("worker_redirect_stdouts", False)
+        options.setdefault("Worker", JournalWorker)
         options.setdefault("web_enabled", False)
         super().__init__(id, **options)
 
