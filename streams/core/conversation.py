@@ -190,11 +190,11 @@ def _assign(
 
 
 def _asking_run(conversation: Conversation, reply_to: str | None) -> tuple[Run, str] | None:
-    """The run and the interrupt that a turn answers. One that is to stop takes none: the turn would end with it."""
+    """The run and the interrupt that a turn answers. One that is to stop too: its agent may wait for nothing else."""
     asks = [
         (seq, run, ask)
         for run in conversation.runs.values()
-        if run.member is not None and run.progress is not None and not run.cancelling
+        if run.member is not None and run.progress is not None
         for ask, seq in run.progress.asks.items()
     ]
     if not asks:

@@ -53,11 +53,9 @@ def test_one_ask_takes_one_answer(world: World) -> None:
     assert [assignment.group for assignment in after.assigned] == [GROUP, "auditors"]
 
 
-def test_a_run_that_is_to_stop_takes_no_answer_which_would_end_with_it(world: World) -> None:
+def test_a_run_that_is_to_stop_takes_the_answer_for_its_agent_may_wait_for_nothing_else(world: World) -> None:
     world.cancel(f"c/1/{GROUP}")
-    after = turn(world.say("yes", reply_to="ask-1"))
-    assert (after.joins_run, after.interrupt_id) == (None, None)
-    assert [assignment.group for assignment in after.assigned] == [GROUP, "auditors"]
+    assert turn(world.say("yes")).interrupt_id == "ask-1"
 
 
 def test_a_turn_that_names_an_ask_answers_that_one_and_else_the_oldest(world: World) -> None:
