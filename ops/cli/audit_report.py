@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
 import os
 from pathlib import Path
@@ -47,8 +48,10 @@ def report(
         int, typer.Option("--limit", min=0, help="Tell of so many conversations; those with moves and refusals first.")
     ] = 50,
     show_text: Annotated[
-        bool, typer.Option("--show-text", help="Show what was said; else only how long it was.")
+        bool,
+        typer.Option("--show-text", help="Show what was said; else only how long it was. Noted in the journal."),
     ] = False,
+    why: Annotated[str, typer.Option("--why", help="With --show-text: why, for the journal.")] = "",
     archive: ArchiveOption = None,
     offline: OfflineOption = False,
     kafka: KafkaOption = None,
@@ -91,6 +94,10 @@ def report(
         )
         if stretch.since.lsn is not None or stretch.until.lsn is not None:
             raise CommandFailed("--from and --to take times and offsets, not an lsn", USAGE)
+        if show_text and settings is not None and not offline:
+            from ops.shown import note_shown
+
+            asyncio.run(note_shown(settings, what="audit report", by=getpass.getuser(), why=why, partition=0))
         made = asyncio.run(_made(settings, scope, Where(archive=archive, offline=offline), stretch))
     _write(out, made)
     verdict = made["verdict"]

@@ -7,6 +7,7 @@ import getpass
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,10 +49,15 @@ class Status(StrEnum):
 
     OPEN = "open"
     CLOSED = "closed"
+    ERASED = "erased"
 
 
 ByOption = Annotated[str | None, typer.Option("--by", help="Who wants it, for the journal.  [default: your user]")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the journal.")]
+ShowTextOption = Annotated[
+    bool, typer.Option("--show-text", help="Show what was said; sealed words need TURNLOG_MASTER_KEY.")
+]
+WhyShownOption = Annotated[str, typer.Option("--why", help="With --show-text: why, for the journal.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the conversation.")]
 COLUMNS = ("id", "channel", "participant", "status", "head_seq", "updated_at", "partition")
 
@@ -59,7 +65,9 @@ COLUMNS = ("id", "channel", "participant", "status", "head_seq", "updated_at", "
 @app.command("list")
 def list_conversations(
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many, the latest first.")] = 50,
-    status: Annotated[Status | None, typer.Option("--status", help="Only those that are `open` or `closed`.")] = None,
+    status: Annotated[
+        Status | None, typer.Option("--status", help="Only those that are `open`, `closed` or `erased`.")
+    ] = None,
     channel: Annotated[str | None, typer.Option("--channel", help="Only those of this channel.")] = None,
     postgres: PostgresOption = None,
     kafka: KafkaOption = None,
@@ -189,6 +197,9 @@ def _handed(conversation: str, outcome: Event, output: Output, *, handed_over: b
 @app.command("timeline")
 def timeline(
     conversation: IdArgument,
+    show_text: ShowTextOption = False,
+    why: WhyShownOption = "",
+    by: ByOption = None,
     kafka: KafkaOption = None,
     postgres: PostgresOption = None,
     namespace: NamespaceOption = None,
@@ -196,11 +207,18 @@ def timeline(
 ) -> None:
     """Tell all that happened in a conversation, from the journal: turns, owners, moves, ends, refusals.
 
-    Example:
+    What was said is left out: --show-text shows it, and notes in the journal who was shown it, and why.
+
+    Examples:
 
       turnlog conversation timeline 6f9619ff-8b86-d011
+
+      turnlog conversation timeline 6f9619ff-8b86-d011 --show-text --why "case 7"
     """
-    told = _tell(settings_from(kafka, postgres, namespace), conversation, output, follow=False)
+    reading = _Reading(
+        conversation, output, follow=False, shown_to=(by or getpass.getuser(), why) if show_text else None
+    )
+    told = _tell(settings_from(kafka, postgres, namespace), reading)
     if not told:
         raise CommandFailed(f"the journal has nothing of a conversation {conversation}")
 
@@ -208,6 +226,9 @@ def timeline(
 @app.command("tail")
 def tail(
     conversation: IdArgument,
+    show_text: ShowTextOption = False,
+    why: WhyShownOption = "",
+    by: ByOption = None,
     kafka: KafkaOption = None,
     postgres: PostgresOption = None,
     namespace: NamespaceOption = None,
@@ -219,13 +240,26 @@ def tail(
 
       turnlog conversation tail 6f9619ff-8b86-d011 -o jsonl | jq .event
     """
-    _tell(settings_from(kafka, postgres, namespace), conversation, output, follow=True)
+    reading = _Reading(
+        conversation, output, follow=True, shown_to=(by or getpass.getuser(), why) if show_text else None
+    )
+    _tell(settings_from(kafka, postgres, namespace), reading)
 
 
-def _tell(settings: Settings, conversation: str, output: Output, *, follow: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How a conversation is read. `shown_to`: who is shown what was said, and why; None: nobody."""
+
+    conversation: str
+    output: Output
+    follow: bool
+    shown_to: tuple[str, str] | None
+
+
+def _tell(settings: Settings, reading: _Reading) -> int:
     with translated_failures():
         try:
-            return asyncio.run(_told(settings, conversation, output, follow=follow))
+            return asyncio.run(_told(settings, reading))
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
 
@@ -247,12 +281,14 @@ def _end_on_interrupt() -> None:
     loop.add_signal_handler(signal.SIGINT, interrupted)
 
 
-async def _told(settings: Settings, conversation: str, output: Output, *, follow: bool) -> int:
+async def _told(settings: Settings, reading: _Reading) -> int:
     from ops.cli.narrate import document, line
     from ops.conversations import opened
     from ops.journal import entries_of, partition_count
+    from ops.shown import Shown, note_shown
     from streams.runtime.partitioning import partition_of
 
+    conversation, output, follow = reading.conversation, reading.output, reading.follow
     documents: list[dict[str, Any]] = []
     told = 0
 
@@ -266,18 +302,26 @@ async def _told(settings: Settings, conversation: str, output: Output, *, follow
     if follow:
         _end_on_interrupt()
     partition = partition_of(conversation, await partition_count(settings))
+    if reading.shown_to is not None:
+        by, why = reading.shown_to
+        await note_shown(settings, what=conversation, by=by, why=why, partition=partition)
+    shown = Shown(settings, text=reading.shown_to is not None)
     known = await opened(settings, conversation)
     entries = entries_of(settings, partition, follow=follow, caught_up=caught_up, of=known, missing=missing)
-    async for entry in entries:
-        if entry.event.conversation_id != conversation:
-            continue
-        told += 1
-        if output is Output.TABLE:
-            typer.echo(line(entry))
-        elif output is Output.JSON and not follow:
-            documents.append(document(entry))
-        else:
-            emit(document(entry))
+    try:
+        async for entry in entries:
+            if entry.event.conversation_id != conversation:
+                continue
+            [entry] = await shown.entries([entry])  # noqa: PLW2901
+            told += 1
+            if output is Output.TABLE:
+                typer.echo(line(entry))
+            elif output is Output.JSON and not follow:
+                documents.append(document(entry))
+            else:
+                emit(document(entry))
+    finally:
+        await shown.close()
     if documents:
         emit(documents)
     return told

@@ -43,8 +43,6 @@ app = typer.Typer(
 )
 
 COLUMNS = ("origin", "error", "at", "key", "size", "status", "by", "why", "replayed_from")
-TEXT_FIELDS = frozenset({"text", "data", "metadata", "meta", "extra"})
-"""Fields of commands that hold what people and agents said."""
 VALUE_SHOWN = 4_096
 
 
@@ -119,8 +117,10 @@ def show_letter(
         str, typer.Argument(metavar="ORIGIN", help="Its id, as `dlq list` shows it.", show_default=False)
     ],
     show_text: Annotated[
-        bool, typer.Option("--show-text", help="Show what was said in it, and bytes as text.")
+        bool,
+        typer.Option("--show-text", help="Show what was said in it, and bytes as text; noted in the journal."),
     ] = False,
+    why: Annotated[str, typer.Option("--why", help="With --show-text: why, for the journal.")] = "",
     kafka: KafkaOption = None,
     postgres: PostgresOption = None,
     namespace: NamespaceOption = None,
@@ -142,6 +142,12 @@ def show_letter(
     if found is None:
         raise CommandFailed(f"there is no dead letter {origin}; `turnlog dlq list --status all`", NEGATIVE)
     one, whole, codec = found
+    if show_text:
+        with translated_failures():
+            from ops.shown import note_shown
+
+            partition = int(origin.split("/")[1])
+            asyncio.run(note_shown(settings, what=origin, by=getpass.getuser(), why=why, partition=partition))
     show_document({**_row(one), "reason": whole.reason, **_content(whole, codec, show_text)}, output)
 
 
@@ -347,8 +353,10 @@ def _content(letter: DeadLetter, codec: Codec, show_text: bool) -> dict[str, Any
     headers = {name: None if value is None else value.decode(errors="replace") for name, value in letter.headers}
     command = _command(letter, codec)
     if command is not None:
+        from ops.shown import masked
+
         plain = msgspec.to_builtins(command)
-        fields = plain if show_text else _masked(plain)
+        fields = plain if show_text else masked(plain)
         return {"headers": headers, "command": type(command).__name__, "fields": fields}
     value = letter.value or b""
     summary = {"bytes": len(value), "sha256": hashlib.sha256(value).hexdigest()}
@@ -365,12 +373,3 @@ def _command(letter: DeadLetter, codec: Codec) -> Any:
         return decoded(codec, letter)
     except Undecodable:
         return None
-
-
-def _masked(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {
-            name: f"({len(item)} characters)" if name in TEXT_FIELDS and isinstance(item, str) else _masked(item)
-            for name, item in value.items()
-        }
-    return [_masked(item) for item in value] if isinstance(value, list) else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import getpass
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -67,7 +68,8 @@ def sql(
         ),
     ] = None,
     show_text: Annotated[
-        bool, typer.Option("--show-text", help="Show what was said; else only how long it is.")
+        bool,
+        typer.Option("--show-text", help="Show what was said; else only how long it is. Noted in the journal."),
     ] = False,
     accept_missing: Annotated[
         bool, typer.Option("--accept-missing", help="Answer though records of the journal are gone for good.")
@@ -145,6 +147,10 @@ class _Work:
             sources = {}
             if rest:
                 settings = history_settings(kafka, namespace, archive, offline)
+                if self._show_text and settings is not None and not offline:
+                    from ops.shown import note_shown
+
+                    asyncio.run(note_shown(settings, what="sql", by=getpass.getuser(), why="", partition=0))
                 sources = asyncio.run(self._fold(settings, archive, offline, rest, Path(folder)))
             folders = [Path(folder)]
             return run(self._query, self._relations, sources, at_hand, folders, show_text=self._show_text)

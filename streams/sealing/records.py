@@ -48,6 +48,8 @@ class Missing(Enum):
 T = TypeVar("T", bound=msgspec.Struct)
 KeyOf = Callable[[str], DataKey | Missing]
 """The key of this id."""
+Rewording = Callable[[str, str], str | None]
+"""A field's name and its words to what stands there instead."""
 
 
 # --------------------------------------------------------------------------------------------------- seal
@@ -87,9 +89,9 @@ def blank(command: Command) -> Command:
     """The command without its words."""
     match command:
         case CommitTurn(turn=turn):
-            return replace(command, turn=_blanked(turn, TURN_WORDS))
+            return replace(command, turn=_reworded(turn, TURN_WORDS, _erased))
         case CommitFrame(frame=frame) | CommitPersonFrame(frame=frame):
-            return replace(command, frame=_blanked(frame, FRAME_WORDS))
+            return replace(command, frame=_reworded(frame, FRAME_WORDS, _erased))
         case OpenConversation():
             return replace(command, metadata=None)
         case _:
@@ -153,23 +155,31 @@ def opened(entry: Entry, key_of: KeyOf) -> Entry:
 
 def blanked(entry: Entry) -> Entry:
     """The entry as it is shown once its conversation is erased, however it was stored."""
+    return reworded(entry, _erased)
+
+
+def reworded(entry: Entry, change: Rewording) -> Entry:
+    """The entry with each of its words changed."""
     event = entry.event
     match event:
         case TurnCommitted(turn=turn):
-            return replace(entry, event=replace(event, turn=_blanked(turn, TURN_WORDS)))
+            return replace(entry, event=replace(event, turn=_reworded(turn, TURN_WORDS, change)))
         case FrameCommitted(frame=frame) | PersonFrameCommitted(frame=frame):
-            return replace(entry, event=replace(event, frame=_blanked(frame, FRAME_WORDS)))
+            return replace(entry, event=replace(event, frame=_reworded(frame, FRAME_WORDS, change)))
         case TurnEdited():
-            return replace(entry, event=_blanked(event, ("text", "data")))
+            return replace(entry, event=_reworded(event, ("text", "data"), change))
         case ConversationOpened():
-            return replace(entry, event=replace(event, metadata=None))
+            return replace(entry, event=_reworded(event, ("metadata",), change))
+        case RunMoved():
+            return replace(entry, event=_reworded(event, ("resume",), change))
         case _:
             return entry
 
 
-def _blanked(record: T, words: Iterable[str]) -> T:
-    found = (name for name in words if getattr(record, name) is not None)
-    return replace(record, **{name: _placeholder(name, Missing.ERASED) for name in found})
+def _reworded(record: T, words: Iterable[str], change: Rewording) -> T:
+    found = ((name, getattr(record, name)) for name in words)
+    changed: dict[str, Any] = {name: change(name, text) for name, text in found if text is not None}
+    return replace(record, **changed) if changed else record
 
 
 def _opened_event(event: Event, key_of: KeyOf) -> Event:
@@ -205,6 +215,10 @@ def opened_text(name: str, text: str, key_of: KeyOf) -> str | None:
         return key.open(text)
     except NotSealed:
         return text  # somebody's own words that look like a token: they were never sealed
+
+
+def _erased(name: str, _: str) -> str | None:
+    return _placeholder(name, Missing.ERASED)
 
 
 def _placeholder(name: str, why: Missing) -> str | None:

@@ -68,7 +68,13 @@ async def test_a_conversation_can_be_held_shown_told_and_proved_from_the_command
     assert document["owners"] == {f"agents/{group}": member["member"]}
     assert document["writer_epoch"] >= 1
     told = done(await turnlog_async("conversation", "timeline", conversation, environment=up.environment)).out
-    assert "operator says: hello" in told
+    assert "operator says: (5 characters)" in told
+    assert "hello" not in told
+    asked = ("--show-text", "--why", "case 7", "--by", "eve")
+    whole = await turnlog_async("conversation", "timeline", conversation, *asked, environment=up.environment)
+    assert "operator says: hello" in done(whole).out
+    noted = "select count(*) as noted from journal where event = 'OperatorActed'"
+    assert done(await turnlog_async("sql", noted, "-o", "json", environment=up.environment)).document[0]["noted"] >= 1
     assert f"turn 1 is answered in agents/{group} by {member['member']} (finished)" in told
     lines = done(await turnlog_async("conversation", "timeline", conversation, "-o", "jsonl", environment=operator))
     events = [json.loads(line)["event"] for line in lines.out.splitlines()]

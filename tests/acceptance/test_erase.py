@@ -18,12 +18,13 @@ from turnlog import Client, TurnlogError
 SECRET = "my zebra is called Wilhelmina-von-Streifen"
 SAID = b"Wilhelmina-von-Streifen"
 SENDER = "person-4711"
+MASTER_KEY = uuid.uuid4().hex
 
 
 @pytest.fixture(scope="module")
 def sealed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """A whole Turnlog that seals what is said."""
-    environment = {"TURNLOG_SEAL": "true", "TURNLOG_MASTER_KEY": uuid.uuid4().hex}
+    environment = {"TURNLOG_SEAL": "true", "TURNLOG_MASTER_KEY": MASTER_KEY}
     data = tmp_path_factory.mktemp("sealed") / "data"
     with turnlog_up(data, "--gateways", "2", "--partitions", "2", environment=environment) as up:
         yield up
@@ -62,6 +63,13 @@ async def test_an_erased_conversation_is_nowhere_and_the_audit_still_holds(seale
         flushed(up)
         assert {"kafka", "postgres"} <= {name.split("/")[0] for name in files_with(up.data, SENDER.encode())}
         assert files_with(up.data, SAID) == [], "it is sealed wherever it is stored"
+
+        timeline = ("conversation", "timeline", gone.id)
+        with_key = {**up.environment, "TURNLOG_MASTER_KEY": MASTER_KEY}
+        asked = await turnlog_async(*timeline, "--show-text", "--why", "case 7", environment=with_key)
+        assert f"{SENDER} says: {SECRET}" in asked.out, asked.err
+        keyless = await turnlog_async(*timeline, "--show-text", environment=up.environment)
+        assert f"{SENDER} says: [sealed]" in keyless.out, keyless.err
 
         found = await turnlog_async("erase", gone.id, "--dry-run", "-o", "json", environment=up.environment)
         assert [(each["keys"], each["plain"], each["status"]) for each in found.document] == [(1, 0, "open")]

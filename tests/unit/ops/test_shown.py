@@ -1,0 +1,45 @@
+"""What operators' tools show of what was said."""
+
+from __future__ import annotations
+
+import pytest
+
+from ops.shown import masked, masked_entry
+from streams.core.content import Frame, Turn
+from streams.core.events import Entry, FrameCommitted, RunMoved, TurnCommitted, TurnEdited
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        TurnCommitted(
+            Turn(
+                id="t", sender="anna", channel="web", type="text", text="a zebra", data='{"a": "zebra"}', meta="zebra"
+            ),
+            conversation_id="c",
+            seq=1,
+        ),
+        FrameCommitted(
+            Frame(id="m", type="buttons", data='{"text": "zebra"}', extra='{"actions": ["zebra"]}'),
+            *("bot", "web", "g", "m"),
+            conversation_id="c",
+            seq=2,
+        ),
+        TurnEdited(1, "t", "anna", text="a zebra", conversation_id="c"),
+        RunMoved("r", 1, "g", "a", "b", 2, "member_left", resume='{"ask": "zebra"}', conversation_id="c"),  # type: ignore[arg-type]
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_nothing_of_it_is_shown_but_how_long_it_is(event: object) -> None:
+    entry = Entry(1, 0, 0, 1, event)  # type: ignore[arg-type]
+    assert "zebra" in str(entry)
+    shown = str(masked_entry(entry))
+    assert "zebra" not in shown
+    assert " characters)" in shown
+
+
+def test_a_document_is_masked_wherever_words_are_in_it() -> None:
+    document = {"id": "t", "turn": [{"text": "a zebra", "n": 1}], "metadata": None}
+    assert masked(document) == {"id": "t", "turn": [{"text": "(7 characters)", "n": 1}], "metadata": None}
