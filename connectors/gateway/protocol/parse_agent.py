@@ -59,7 +59,7 @@ def _about_the_run(kind: str, frame: dict[str, Any], mint: Callable[[], str]) ->
     if kind == "checkpoint":
         return Frame(id=mint(), type=kind, data=_checkpoint(frame), client_id=client_id_field(frame))
     status = object_field(frame, "data").get("status")
-    if status not in RUN_STATUSES:
+    if not isinstance(status, str) or status not in RUN_STATUSES:
         raise ProtocolError("invalid_message", f"data.status: one of {', '.join(sorted(RUN_STATUSES))}")
     return Frame(id=mint(), type=kind, status=status)
 

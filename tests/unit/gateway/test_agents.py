@@ -287,6 +287,7 @@ async def test_what_an_agent_sends_is_stored_without_unstorable_characters(serve
         ({"type": "interrupt", "data": {"payload": 1}}, "invalid_message", "id"),
         ({"type": "interrupt", "id": "i", "data": {}}, "invalid_message", "payload"),
         ({"type": "run", "data": {"status": "exploded"}}, "invalid_message", "status"),
+        ({"type": "run", "data": {"status": []}}, "invalid_message", "status"),
         ({"type": "read", "watermark": -1}, "invalid_watermark", "watermark"),
         ({"type": "welcome", "clientId": "c", "data": {}}, "bad_request", "welcome"),
         ({"type": "text", "clientId": "c", "data": {"text": "x" * 70_000}}, "payload_too_large", "text"),
