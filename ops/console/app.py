@@ -102,7 +102,7 @@ class Top(App[None]):
             f"partition {each.partition} is stopped: {each.stopped}" for each in sample.partitions if each.stopped
         ]
         problems = self.query_one("#problems", Static)
-        problems.update("\n".join([*sample.problems, *stopped]))
+        problems.update(Text("\n".join([*sample.problems, *stopped])))
         problems.display = bool(sample.problems or stopped)
         _fill(self.query_one("#partitions", DataTable), [_partition(each) for each in sample.partitions])
         _fill(self.query_one("#members", DataTable), [_member(each) for each in sample.members])
@@ -120,11 +120,12 @@ def _table(name: str, columns: Sequence[str]) -> DataTable[Any]:
 
 
 def _fill(table: DataTable[Any], rows: Sequence[Sequence[Any]]) -> None:
-    """New rows, with the cursor and the scroll where they were."""
+    """New rows, with the cursor and the scroll where they were. A cell that is a `str` would be read as markup, and ids
+    of conversations and groups are whatever their users called them."""
     cursor, scroll = table.cursor_row, table.scroll_y
     table.clear()
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     table.move_cursor(row=min(cursor, max(len(rows) - 1, 0)))
     table.scroll_to(y=scroll, animate=False)
 

@@ -159,9 +159,12 @@ class Deployment:
         try:
             answer = await self._http.get(url)
             answer.raise_for_status()
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             return f"{url} does not answer: {type(error).__name__}"
-        return parsed(answer.text)
+        try:
+            return parsed(answer.text)
+        except ValueError:
+            return f"{url} answers with something else than metrics: name the address of a /metrics"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from prometheus_client import generate_latest
 from textual.widgets import DataTable, RichLog, Static
 
 from ops.console.app import Top
 from ops.console.compare import changes, rates
-from ops.console.sample import Member, OpenRun, Partition, Sample, parsed, totals_of
+from ops.console.sample import Deployment, Member, OpenRun, Partition, Sample, parsed, totals_of
 from streams.runtime.metrics import WorkerMetrics
+from streams.settings import load_settings
 
 WORKER, OTHER = "wk-0a1b2c3d4e5f", "wk-5f4e3d2c1b0a"
 NOW_MS = 1_780_000_000_000
+NOWHERE = load_settings(kafka="127.0.0.1:1", postgres="postgresql://127.0.0.1:1/none")
 FIRST = Sample(
     at=100.0,
     now_ms=NOW_MS,
@@ -135,3 +138,41 @@ async def test_it_fits_into_small_and_large_terminals(size: tuple[int, int]) -> 
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert all(app.query_one(name).size.height > 1 for name in ("#partitions", "#members", "#runs", "#events"))
+
+
+@pytest.mark.parametrize("name", ["c[/]1", "turns[3]", "[bold]b", "[link='x"])
+async def test_what_users_call_things_is_shown_as_it_is_and_is_no_markup(name: str) -> None:
+    odd = replace(
+        FIRST,
+        partitions=[replace(FIRST.partitions[0], stopped=f"{name} is odd")],
+        members=[Member("gw-1.1", f"agents/{name}", "gw-1", draining=False, runs=1)],
+        runs=[OpenRun(name, 7, f"agents/{name}", "gw-1.1", 1, "open", NOW_MS)],
+        problems=[f"{name} does not answer"],
+    )
+    app = Top(Looks(FIRST, odd), every_s=3600)
+    async with app.run_test(size=(150, 40)) as pilot:
+        await app.workers.wait_for_complete()
+        await pilot.press("r")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        members, runs = (app.query_one(each, DataTable) for each in ("#members", "#runs"))
+        assert (str(members.get_row_at(0)[1]), str(runs.get_row_at(0)[1])) == (f"agents/{name}", name)
+        assert f"{name} does not answer" in str(app.query_one("#problems", Static).render())
+        assert name in "\n".join(line.text for line in app.query_one("#events", RichLog).lines)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("<!doctype html>", "something else than metrics"),
+        ("turnlog_turns_total 3\n", None),
+    ],
+)
+async def test_an_address_that_is_no_metrics_is_a_problem_that_is_shown(answer: str, said: str | None) -> None:
+    deployment = Deployment(NOWHERE, ["http://metrics.test/metrics", "http://[::1/metrics"])
+    await deployment._http.aclose()
+    deployment._http = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200, text=answer)))
+    found, mistyped = [await deployment._scrape(url) for url in deployment._urls]
+    await deployment.close()
+    assert isinstance(found, list) if said is None else said in str(found)
+    assert "does not answer: InvalidURL" in str(mistyped)
