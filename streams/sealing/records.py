@@ -27,7 +27,7 @@ from streams.core.events import (
     TurnCommitted,
     TurnEdited,
 )
-from streams.sealing.token import DataKey, NotSealed, key_id_of
+from streams.sealing.token import PREFIX, DataKey, NotSealed, key_id_of
 
 TURN_WORDS: Final = ("text", "data", "metadata", "meta")
 FRAME_WORDS: Final = ("text", "data", "metadata", "extra")
@@ -140,11 +140,13 @@ def key_ids(entries: Iterable[Entry]) -> Iterator[str]:
                 yield key_id
             case PersonFrameCommitted(frame=Frame(key_id=str(key_id))):
                 yield key_id
+            case FrameCommitted(frame=Frame(type="interrupt_resolved", data=str(data))):
+                yield from _named(_document(data))
             case ConversationOpened(metadata=str(text)) | TurnEdited(text=str(text)) | TurnEdited(data=str(text)):
                 if (named := key_id_of(text)) is not None:
                     yield named
             case RunMoved(resume=str(answers)):
-                yield from (named for text in _answers(answers) if (named := key_id_of(text)) is not None)
+                yield from _named(_document(answers))
 
 
 def opened(entry: Entry, key_of: KeyOf) -> Entry:
@@ -188,11 +190,11 @@ def _opened_event(event: Event, key_of: KeyOf) -> Event:
             return replace(event, turn=_opened(turn, TURN_WORDS, key_of))
         case FrameCommitted(frame=Frame(key_id=str()) as frame):
             return replace(event, frame=_opened(frame, FRAME_WORDS, key_of))
-        case PersonFrameCommitted(frame=Frame(key_id=str(), type="resume") as frame):
-            rest = _opened(replace(frame, data=None), FRAME_WORDS, key_of)
-            return replace(event, frame=replace(rest, data=_opened_document(frame.data or "{}", key_of)))
+        case FrameCommitted(frame=Frame(type="interrupt_resolved", data=str(data)) as frame) if any(_document(data)):
+            # The sequencer closed a question that had its answer, which stands there as the person's gateway sealed it.
+            return replace(event, frame=replace(frame, data=_opened_answers(data, key_of)))
         case PersonFrameCommitted(frame=Frame(key_id=str()) as frame):
-            return replace(event, frame=_opened(frame, FRAME_WORDS, key_of))
+            return replace(event, frame=_opened_of_person(frame, key_of))
         case TurnEdited(text=text, data=data) if _is_token(text) or _is_token(data):
             return _opened(event, ("text", "data"), key_of, of_record=False)
         case ConversationOpened(metadata=metadata) if _is_token(metadata):
@@ -201,6 +203,13 @@ def _opened_event(event: Event, key_of: KeyOf) -> Event:
             return replace(event, resume=_opened_answers(answers, key_of))
         case _:
             return event
+
+
+def _opened_of_person(frame: Frame, key_of: KeyOf) -> Frame:
+    if frame.type != "resume":
+        return _opened(frame, FRAME_WORDS, key_of)
+    rest = _opened(replace(frame, data=None), FRAME_WORDS, key_of)
+    return replace(rest, data=_opened_document(frame.data or "{}", key_of))
 
 
 def opened_text(name: str, text: str, key_of: KeyOf) -> str | None:
@@ -262,8 +271,15 @@ def _opened_answer(answer: Any, key_of: KeyOf) -> Any:
         return answer
 
 
-def _answers(answers: str) -> Iterator[str]:
-    return (answer for answer in msgspec.json.decode(answers).values() if isinstance(answer, str))
+def _document(text: str) -> dict[str, Any]:
+    """Questions to answers, or the field `answer` of what closed a question; empty where it cannot hold a token."""
+    document = msgspec.json.decode(text) if PREFIX in text else None
+    return document if isinstance(document, dict) else {}
+
+
+def _named(document: dict[str, Any]) -> Iterator[str]:
+    texts = (text for text in document.values() if isinstance(text, str))
+    return (named for text in texts if (named := key_id_of(text)) is not None)
 
 
 def _is_token(text: str | None) -> bool:

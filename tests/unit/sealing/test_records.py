@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from streams.core.commands import Command, CommitFrame, CommitPersonFrame, CommitTurn, OpenConversation
 from streams.core.content import Frame, RefusedReason, Turn
+from streams.core.draft import Draft
 from streams.core.events import (
     ConversationOpened,
     Entry,
@@ -22,6 +23,8 @@ from streams.core.events import (
     TurnEdited,
 )
 from streams.core.limits import CHECKPOINT_MAX_BYTES, TEXT_MAX_BYTES, problem_of_checkpoint, problem_of_turn
+from streams.core.runs import close_open_work
+from streams.core.state import Conversation, Progress, Run
 from streams.sealing.records import Missing, has_words, key_ids, opened, sealed
 from streams.sealing.token import new_key
 
@@ -111,6 +114,34 @@ def test_answers_are_sealed_one_by_one_and_their_questions_stay_plain() -> None:
     again = opened_event(moved)
     assert isinstance(again, RunMoved)
     assert json.loads(again.resume or "") == said["answers"]
+
+
+def test_an_answer_in_the_frame_by_which_the_sequencer_closes_its_question_opens() -> None:
+    said = {"answers": {"ask-1": {"text": SECRET}}}
+    command = sealed(of_person(Frame(id="f", type="resume", data=json.dumps(said))), KEY)
+    assert isinstance(command, CommitPersonFrame)
+    state = Conversation("c1", "web", head=5)
+    asked = Run("r", 1, "t1", "g", "m", 0)
+    answer = json.dumps(json.loads(command.frame.data or "")["answers"]["ask-1"])
+    asked.progress = Progress(active_at=0, answers={"ask-1": (4, answer)}, asks={"ask-2": 3})
+    draft = Draft()
+    close_open_work(draft, state, asked)
+    nobodys, answered = draft.events
+    assert opened(entry(nobodys), lambda _: Missing.SEALED).event is nobodys
+    shown = opened_event(answered)
+    assert isinstance(shown, FrameCommitted)
+    assert json.loads(shown.frame.data or "") == {"answer": {"text": SECRET}}
+    gone = opened(entry(answered), lambda _: Missing.ERASED).event
+    assert isinstance(gone, FrameCommitted)
+    assert json.loads(gone.frame.data or "") == {"answer": Missing.ERASED.value}
+
+
+@pytest.mark.parametrize("data", ['["tls1:0123456789abcdef:x"]', '{"said": "tls1: is a prefix"}', "null"])
+def test_what_an_agent_says_of_a_question_in_the_open_stays_as_it_is(data: str) -> None:
+    event = FrameCommitted(Frame(id="a", type="interrupt_resolved", data=data), "bot", "web", "g", "m", seq=2)
+    found = opened(entry(event), lambda _: Missing.SEALED).event
+    assert isinstance(found, FrameCommitted)
+    assert json.loads(found.frame.data or "") == json.loads(data)
 
 
 def test_an_edit_says_which_message_it_is_of_and_its_event_opens() -> None:
