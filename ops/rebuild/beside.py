@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from psycopg import AsyncConnection, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import LockNotAvailable
 from psycopg.rows import dict_row
 
 from streams.fence.connection import bounded_dsn
@@ -39,6 +40,10 @@ TABLES: Final[Mapping[Group, tuple[str, ...]]] = {
 """All that is derived from the journal. The others are not: leases, channels, secrets and keys come from a backup."""
 
 
+DATA_KEYS: Final = "data_keys"
+"""Not derived, and written to by who reads of an erasure: beside there is a view of the one in use."""
+
+
 class CannotRebuild(Exception):
     """It would do harm now, or cannot be right; the message says what has to be done first."""
 
@@ -66,6 +71,17 @@ class Beside:
         """Close the session; the tables stay."""
         await self._connection.close()
 
+    async def take(self) -> None:
+        """Be the only rebuild until this session ends. `CannotRebuild`: there is another."""
+        try:
+            async with self._connection.transaction():
+                await self._connection.execute(QUERIES["wait_shortly"])
+                await self._connection.execute(QUERIES["take"])
+        except LockNotAvailable as error:
+            raise CannotRebuild(
+                "another rebuild of this database is at work: let it end, or stop it, and try again"
+            ) from error
+
     async def goes_on(self, identity: str) -> bool:
         """Whether there is an interrupted rebuild of this journal, for tables as they are now."""
         if not next(iter((await self._one("exists")).values())):
@@ -81,6 +97,8 @@ class Beside:
             for table in (table for tables in TABLES.values() for table in tables):
                 names = sql.Identifier(SCHEMA, table), sql.Identifier("public", table)
                 await self._connection.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING ALL)").format(*names))
+            names = sql.Identifier(SCHEMA, DATA_KEYS), sql.Identifier("public", DATA_KEYS)
+            await self._connection.execute(sql.SQL("CREATE VIEW {} AS TABLE {}").format(*names))
             about = sql.SQL("CREATE TABLE {} (identity text, columns text)").format(sql.Identifier(SCHEMA, "about"))
             await self._connection.execute(about)
             parameters = {"identity": identity, "columns": await self._columns()}

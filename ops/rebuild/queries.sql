@@ -1,5 +1,11 @@
 -- What a rebuild asks of the database, beside the statements of the parts that it writes with.
 
+-- wait_shortly: For a lock, in this transaction: long enough for the session of a rebuild that was just stopped to end.
+SET LOCAL lock_timeout = '2s';
+
+-- take: Be the only session that rebuilds, from here on until it ends.
+SELECT pg_advisory_lock(hashtextextended('turnlog rebuild', 0));
+
 -- about: What the tables beside are of; no row: a rebuild began and was interrupted before it said.
 SELECT identity, columns FROM rebuild.about;
 

@@ -55,10 +55,14 @@ async def planned(history: History, beside: Beside, groups: Sequence[Group]) -> 
 
 
 async def rebuild(history: History, beside: Beside, plan: Plan, notify: Notify) -> dict[str, Any]:
-    """Do it. Interrupted anywhere, the same again goes on; the tables in use are the old ones or the new ones."""
+    """Do it. Interrupted anywhere, the same again goes on; the tables in use are the old ones or the new ones.
+
+    `CannotRebuild`: workers write what is to be replaced, or another rebuild is at work.
+    """
     if plan.writers:
         raise CannotRebuild(held_by(plan.writers))
-    if not plan.goes_on:
+    await beside.take()
+    if not await beside.goes_on(history.identity):
         await beside.begin(history.identity)
     events = 0
     if Group.READ_MODEL in plan.groups:

@@ -15,13 +15,18 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from ops.audit.verify import Scope, verify_cluster
 from ops.chaos.backups import Backups
 from ops.history import History, Recorded, open_history
-from ops.rebuild.beside import TABLES, Beside, Group
+from ops.rebuild.beside import TABLES, Beside, CannotRebuild, Group
+from ops.rebuild.fill import fill_read_model
 from ops.rebuild.run import planned, rebuild
+from streams.core.commands import EraseConversation
+from streams.fence.migrate import migrate
 from streams.projector.rows import Rows
 from streams.projector.store import Position, PostgresProjection
 from streams.settings import Settings
 from tests.support.command import turnlog_async
 from tests.support.deployment import Deployment, Talk, deployment
+from tests.support.journals import CONVERSATION, ready
+from tests.support.memory_history import FakeHistory
 
 PARTITIONS = 2
 # What no journal says: when a row was written, and by which snapshot; and what was consumed without consequence.
@@ -163,3 +168,44 @@ async def others_run(place: Deployment, said: dict[str, list[str]]) -> None:
         assert await running.stop() == 0
     verdict = await verify_cluster(place.settings, Scope(), quiet)
     assert verdict.ok, verdict.findings.shown
+
+
+async def test_an_erasure_is_read_beside_and_destroys_the_keys_in_use(fresh_database: str) -> None:
+    await asyncio.to_thread(migrate, fresh_database)
+    journal = ready()
+    journal.say("my secret is tulip")
+    erase = {"conversation_id": CONVERSATION, "by": "ops", "reason": "asked", "id": "erased-1"}
+    journal.take(EraseConversation(at=journal.at, timestamp=journal.at, ref=journal.ref(), **erase))
+    with psycopg.connect(fresh_database) as connection:
+        key = (
+            "INSERT INTO data_keys (key_id, conversation_id, wrapped, current, copied) VALUES (%s, %s, 'k', true, true)"
+        )
+        connection.execute(key, ("key-1", CONVERSATION))
+        connection.execute(key, ("key-2", "another"))
+    beside = await Beside.connect(fresh_database)
+    try:
+        await beside.begin("topic-1")
+        read = await fill_read_model(FakeHistory(journal.entries), beside.dsn, 0, quiet)
+        await beside.replace_read_model()
+    finally:
+        await beside.close()
+    assert read == len(journal.entries)
+    with psycopg.connect(fresh_database) as connection:
+        left = connection.execute("SELECT key_id FROM data_keys WHERE wrapped IS NOT NULL").fetchall()
+        words = connection.execute("SELECT DISTINCT text FROM transcript WHERE kind <> 'update'").fetchall()
+    assert left == [("key-2",)]
+    assert words == [("[erased]",)]
+
+
+async def test_two_rebuilds_do_not_write_the_same_tables(fresh_database: str) -> None:
+    await asyncio.to_thread(migrate, fresh_database)
+    first, second = await Beside.connect(fresh_database), await Beside.connect(fresh_database)
+    try:
+        await first.take()
+        with pytest.raises(CannotRebuild, match="another rebuild"):
+            await second.take()
+        await first.close()
+        await second.take()
+    finally:
+        await first.close()
+        await second.close()
