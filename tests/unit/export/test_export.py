@@ -15,7 +15,7 @@ from ops.export.iceberg import IcebergTarget
 from ops.export.run import Export, PartMissing, fold_version
 from ops.export.selection import Selection, selection
 from ops.export.target import ExportRefused, NoStates
-from ops.history.place import place_at
+from ops.history.place import Folder, place_at
 from ops.history.port import Range
 from tests.support.exports import (
     FORMATS,
@@ -50,6 +50,22 @@ async def test_the_tables_are_those_of_the_journal_in_any_increments(format_: st
     again = await export(history, format_, tmp_path)
     assert (again.records, again.commits, sum(again.rows.values())) == (0, 0, 0)
     whole(history, format_, tmp_path)
+
+
+class AnsweredLate(Folder):
+    """A store whose client repeats a put that it got no answer to: the second one finds what the first one made."""
+
+    def create(self, name: str, content: bytes) -> bool:
+        super().create(name, content)
+        return super().create(name, content)
+
+
+async def test_a_commit_whose_answer_was_lost_is_its_own(tmp_path: Path) -> None:
+    history = seeded_history(length=60)
+    target = FilesTarget(AnsweredLate(tmp_path), "parquet", WRITERS["parquet"])
+    outcome = await Export(history, target, NoStates(), Selection(), print, commit_records=40).run()
+    assert outcome.commits > 1
+    whole(history, "parquet", tmp_path)
 
 
 @pytest.mark.parametrize("format_", ["parquet", "jsonl"])
