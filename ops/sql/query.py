@@ -32,6 +32,9 @@ def named(query: str) -> list[Relation]:
             connection.register("empty", empty)
             connection.execute(f'CREATE TABLE "{relation.name}" AS FROM empty')
             connection.unregister("empty")
+        # To bind a query is to open the files and addresses that it names.
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
         try:
             connection.sql(query)
             [(tree,)] = connection.execute("SELECT json_serialize_sql($1)", [query]).fetchall()

@@ -112,6 +112,8 @@ def test_a_query_that_is_wrong_or_would_write_is_refused(query: str, problem: st
 )
 def test_a_query_reaches_no_other_file_and_no_network(query: str, tmp_path: Path) -> None:
     with pytest.raises(BadQuery, match=r"(?i)permission|disabled"):
+        named(query)
+    with pytest.raises(BadQuery, match=r"(?i)permission|disabled"):
         run(query, [], {}, {}, [tmp_path], show_text=True)
 
 
