@@ -13,6 +13,8 @@ from ops.database import Database
 from ops.decided import decided
 from streams.core.commands import EraseConversation
 from streams.core.events import ConversationErased, Duplicate, Event
+from streams.sealing.copies import KeyTopic
+from streams.sealing.store import Shredder
 from streams.settings import Settings
 
 DESTROYED_WITHIN_S: Final = 15.0
@@ -60,6 +62,7 @@ class Erasure:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._database = Database(settings.postgres)
+        self._keys_are_whole = False
 
     async def close(self) -> None:
         """Close the session."""
@@ -83,6 +86,8 @@ class Erasure:
 
         Raises `NotErased`.
         """
+        if not self._keys_are_whole:
+            await self._restore_keys()
         event = await self._ordered(found.conversation, by=by, why=why)
         keys = await self._followed(found.conversation)
         return Erased(
@@ -94,6 +99,16 @@ class Erasure:
             gone_from_topic=sum(key["gone_from_topic"] for key in keys),
             plain=found.plain,
         )
+
+    async def _restore_keys(self) -> None:
+        """A projector destroys what Postgres has: what Postgres lost, and only the topic has, comes back first."""
+        topic, shredder = KeyTopic(self._settings), Shredder(self._settings.postgres)
+        try:
+            await shredder.restore(topic)
+        finally:
+            await shredder.close()
+            await topic.close()
+        self._keys_are_whole = True
 
     async def _ordered(self, conversation: str, *, by: str, why: str) -> Event:
         command = EraseConversation(

@@ -42,19 +42,27 @@ SELECT coalesce(saved.partition, read.partition) AS partition,
 FROM (SELECT partition, journal_offset FROM checkpoints WHERE lsn > 0) saved
 FULL JOIN projector_positions read ON read.partition = saved.partition;
 
--- erasable: A conversation as an erasure finds it: how much of it was stored before sealing was on.
+-- erasable: A conversation as an erasure finds it: how much of it was stored before sealing was on. What the sequencer
+-- itself wrote, to close what a lost member had left open, is never sealed.
 SELECT c.id AS conversation, c.partition, c.status, c.head_seq,
-    (SELECT count(*) FROM transcript line
-     WHERE line.conversation_id = c.id AND line.kind <> 'update' AND line.key_id IS NULL
-       AND (line.text IS NOT NULL OR line.data IS NOT NULL) AND c.status <> 'erased') AS plain
+    CASE WHEN c.status = 'erased' THEN 0 ELSE
+        (c.metadata IS NOT NULL AND NOT starts_with(c.metadata, 'tls1:'))::integer
+        + (SELECT count(*) FROM transcript line
+           WHERE line.conversation_id = c.id AND line.kind <> 'update' AND line.role <> 'system' AND EXISTS (
+               SELECT FROM unnest(ARRAY[line.text, line.data, line.metadata, line.meta, line.extra]) word
+               WHERE NOT starts_with(word, 'tls1:')))
+    END AS plain
 FROM conversations c WHERE c.id = %(conversation)s;
 
--- conversations_of: Conversations that a person opened, or spoke in, the oldest first.
+-- conversations_of: Conversations that a person opened, or spoke in, the oldest first. People of another channel may
+-- speak in a conversation too: `channel` is the one that they come from.
 SELECT id FROM conversations
-WHERE (%(channel)s::text IS NULL OR channel = %(channel)s)
-  AND (participant = %(participant)s OR external_id = %(participant)s OR EXISTS (
+WHERE ((participant = %(participant)s OR external_id = %(participant)s)
+       AND (%(channel)s::text IS NULL OR channel = %(channel)s))
+   OR EXISTS (
       SELECT FROM transcript line
-      WHERE line.conversation_id = conversations.id AND line.role = 'user' AND line.sender = %(participant)s))
+      WHERE line.conversation_id = conversations.id AND line.role = 'user' AND line.sender = %(participant)s
+        AND (%(channel)s::text IS NULL OR line.channel = %(channel)s))
 ORDER BY opened_at, id;
 
 -- data_keys_of: The keys that seal a conversation's words; what became of each.

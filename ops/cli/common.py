@@ -190,7 +190,9 @@ def translated_failures(*, quiet: bool = True) -> Iterator[None]:
     from streams.fence.channels import InvalidDocument, VersionConflict
     from streams.fence.migrate import SchemaMismatch
     from streams.fence.port import FenceUnavailable
+    from streams.fence.signing import MasterKeyError
     from streams.runtime.kafka import KafkaUnavailable
+    from streams.sealing.store import CopiesUnavailable
     from streams.topics import TopicsError
 
     if quiet:
@@ -200,14 +202,14 @@ def translated_failures(*, quiet: bool = True) -> Iterator[None]:
         yield
     except (InvalidDocument, VersionConflict) as error:
         raise CommandFailed(str(error), USAGE) from error
-    except (KafkaError, KafkaUnavailable) as error:
+    except (KafkaError, KafkaUnavailable, CopiesUnavailable) as error:
         raise CommandFailed(f"Kafka: {error}\n{WAY_OUT}") from error
     except (psycopg.Error, FenceUnavailable) as error:
         said = str(error).strip().removeprefix("PostgreSQL is not available: ")
         raise CommandFailed(f"PostgreSQL: {said}\n{WAY_OUT}") from error
     except (BenchFailed, CannotResume, CouldNotVerify, ChildFailed, HistoryUnavailable, StackUnavailable) as error:
         raise CommandFailed(str(error)) from error
-    except (SchemaMismatch, TopicsError) as error:
+    except (MasterKeyError, SchemaMismatch, TopicsError) as error:
         raise CommandFailed(str(error)) from error
 
 

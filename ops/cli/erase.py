@@ -96,7 +96,7 @@ def erase(
     show_rows([asdict(each) for each in done], ERASED_COLUMNS, output, empty="")
     if len(done) < len(found) or not all(each.whole for each in done):
         progress(
-            "not all keys are destroyed yet: a projector does it when it reads the event; look again with --dry-run"
+            "not all keys are destroyed yet: a projector does it when it reads the event; run the same command again"
         )
         raise typer.Exit(NEGATIVE)
 

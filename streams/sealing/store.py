@@ -114,10 +114,18 @@ class DataKeyStore:
         if found is None:
             return None
         key, copied = found
-        if not copied:
-            await copies.put([WrappedKey(key.id, conversation_id, self._wrapping.wrap(key))])
-            await self._run("copied", keys=[key.id], erased=False)
-        return key
+        return key if copied or await self._copied(key, copies) else None
+
+    async def _copied(self, key: DataKey, copies: KeyCopies) -> bool:
+        """Copy it; False: it was destroyed meanwhile. A copy that comes later than its tombstone would outlive it, also
+        one whose outcome is not known."""
+        try:
+            await copies.put([WrappedKey(key.id, key.conversation_id, self._wrapping.wrap(key))])
+        except CopiesUnavailable:
+            await self._run("doubtful", key=key.id)
+            raise
+        rows = await self._run("copied", key=key.id)
+        return not rows or bool(rows[0][0])  # a row that Postgres lost meanwhile is in the topic
 
     async def _current(self, conversation_id: str) -> tuple[DataKey, bool] | None:
         fresh = new_key(conversation_id)
@@ -152,16 +160,7 @@ class DataKeyStore:
 
     async def restore(self, copies: KeyCopies) -> None:
         """Put back every key that the topic has and Postgres has not. Raises `CopiesUnavailable`."""
-
-        async def put_back(keys: Sequence[WrappedKey]) -> None:
-            await self._run(
-                "restore_keys",
-                keys=[key.id for key in keys],
-                conversations=[key.conversation_id for key in keys],
-                wrapped=[key.wrapped for key in keys],
-            )
-
-        await copies.all(put_back)
+        await _restore(self._sessions, copies)
 
     async def of(self, conversation_id: str) -> Sequence[tuple[str, bool]]:
         """Each key's id, and whether it was destroyed."""
@@ -172,7 +171,7 @@ class DataKeyStore:
 
 
 class Shredder:
-    """Writes the tombstones of destroyed keys into the topic of keys. Needs no master key."""
+    """Makes the table and the topic of keys agree on what is destroyed. Needs no master key."""
 
     def __init__(self, dsn: str) -> None:
         self._sessions = SessionPool(dsn, "shredder", size=1, limit_s=CALL_LIMIT_S)
@@ -186,14 +185,30 @@ class Shredder:
         written = 0
         await self._run("destroy_late")
         while rows := await self._run("erased_to_copy"):
-            ids = [key_id for (key_id,) in rows]
-            await copies.put([WrappedKey(key_id, "", None) for key_id in ids])
-            await self._run("copied", keys=ids, erased=True)
-            written += len(ids)
+            await copies.put([WrappedKey(key_id, "", None) for key_id, _ in rows])
+            await self._run("gone", keys=[key_id for key_id, _ in rows], erased_at=[at for _, at in rows])
+            written += len(rows)
         return written
+
+    async def restore(self, copies: KeyCopies) -> None:
+        """Put back every key that the topic has and Postgres has not: what is not there cannot be destroyed."""
+        await _restore(self._sessions, copies)
 
     async def _run(self, query: str, **parameters: Any) -> Sequence[tuple[Any, ...]]:
         return await _run(self._sessions, query, **parameters)
+
+
+async def _restore(sessions: SessionPool, copies: KeyCopies) -> None:
+    async def put_back(keys: Sequence[WrappedKey]) -> None:
+        await _run(
+            sessions,
+            "restore_keys",
+            keys=[key.id for key in keys],
+            conversations=[key.conversation_id for key in keys],
+            wrapped=[key.wrapped for key in keys],
+        )
+
+    await copies.all(put_back)
 
 
 async def _run(sessions: SessionPool, query: str, **parameters: Any) -> Sequence[tuple[Any, ...]]:

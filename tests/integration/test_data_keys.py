@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -11,13 +11,16 @@ import pytest
 import pytest_asyncio
 from pydantic import SecretStr
 
-from streams.core.events import ConversationErased, ConversationOpened, Entry
+from ops.erasure import Erasure
+from streams.core.content import Frame, Turn
+from streams.core.events import ConversationErased, ConversationOpened, Entry, Event, FrameCommitted, TurnCommitted
+from streams.core.runs import SYSTEM
 from streams.fence.signing import MasterKeyError
 from streams.projector.rows import Rows
 from streams.projector.store import Position, PostgresProjection
 from streams.sealing.copies import KeyTopic
 from streams.sealing.records import Missing
-from streams.sealing.store import DataKeyStore, Shredder, WrappedKey, Wrapping
+from streams.sealing.store import CopiesUnavailable, DataKeyStore, Shredder, WrappedKey, Wrapping
 from streams.sealing.token import DataKey
 from streams.settings import Settings
 from tests.support.deployment import deployment
@@ -57,11 +60,34 @@ class Place:
     async def erase(self, conversation: str) -> None:
         """As a projector does that reads of it."""
         opened = ConversationOpened("web", conversation_id=conversation)
-        erased = ConversationErased("op", "asked", "e", conversation_id=conversation, seq=1)
+        await self.project(opened, ConversationErased("op", "asked", "e", conversation_id=conversation, seq=1))
+
+    async def project(self, *events: Event) -> None:
+        """As a projector does that reads these."""
         await self.projection.positions([0])
         [[lsn]] = self.sql("SELECT lsn FROM projector_positions WHERE partition = 0")
-        entries = [Entry(lsn + 1, 1, 1, 1, opened), Entry(lsn + 2, 1, 1, 1, erased)]
-        await self.projection.write(0, Position(lsn, lsn), Rows(entries), Position(lsn + 2, lsn + 2))
+        entries = [Entry(lsn + n, n, 1, 1, event) for n, event in enumerate(events, start=1)]
+        end = lsn + len(events)
+        await self.projection.write(0, Position(lsn, lsn), Rows(entries), Position(end, end))
+
+
+class Held:
+    """The topic of keys, to which one writer's copy comes late, and may be said to have failed."""
+
+    def __init__(self, topic: KeyTopic, *, fails: bool = False) -> None:
+        self._topic = topic
+        self._fails = fails
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def put(self, keys: Sequence[WrappedKey]) -> None:
+        self.begun.set()
+        await self.go_on.wait()
+        await self._topic.put(keys)
+        if self._fails:
+            raise CopiesUnavailable("nobody knows")
+
+    async def all(self, seen: Callable[[Sequence[WrappedKey]], Awaitable[None]]) -> None:
+        await self._topic.all(seen)
 
 
 @pytest_asyncio.fixture
@@ -150,3 +176,102 @@ async def test_a_key_that_was_made_while_its_conversation_was_erased_is_destroye
     place.sql("UPDATE conversations SET status = 'erased', updated_at = extract(epoch FROM now()) * 1000")
     assert await place.shredder.shred(place.topic) == 1
     assert await place.store.find([key.id]) == {key.id: Missing.ERASED}
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["copied", "in doubt"])
+async def test_a_copy_that_comes_after_its_tombstone_does_not_outlive_it(place: Place, *, fails: bool) -> None:
+    held = Held(place.topic, fails=fails)
+    paused = asyncio.create_task(place.store.current("c1", held))
+    await held.begun.wait()
+    key = await current(place, "c1")  # another gateway copies it, and seals what is said with it
+    await place.erase("c1")
+    await place.shredder.shred(place.topic)
+    held.go_on.set()
+    if fails:
+        with pytest.raises(CopiesUnavailable):
+            await paused
+    else:
+        assert await paused is None, "it seals nothing any more"
+    assert await place.copies() == [key.id], "this is what must not stay"
+    assert await place.shredder.shred(place.topic) == 1
+    assert await place.copies() == []
+
+
+async def test_a_copy_that_comes_while_its_tombstone_is_written_does_not_outlive_it(place: Place) -> None:
+    held, tombstone = Held(place.topic), Held(place.topic)
+    paused = asyncio.create_task(place.store.current("c1", held))
+    await held.begun.wait()
+    await place.erase("c1")
+    shredding = asyncio.create_task(place.shredder.shred(Twice(place.topic, tombstone)))
+    await tombstone.begun.wait()  # the tombstone is there, and not noted yet
+    held.go_on.set()
+    await paused
+    tombstone.go_on.set()
+    await shredding
+    assert await place.copies() == []
+
+
+class Twice:
+    """Writes at once, and again when it may."""
+
+    def __init__(self, topic: KeyTopic, held: Held) -> None:
+        self._topic = topic
+        self._held = held
+
+    async def put(self, keys: Sequence[WrappedKey]) -> None:
+        await self._topic.put(keys)
+        if not self._held.go_on.is_set():
+            self._held.begun.set()
+            await self._held.go_on.wait()
+
+    async def all(self, seen: Callable[[Sequence[WrappedKey]], Awaitable[None]]) -> None:
+        await self._topic.all(seen)
+
+
+async def test_an_erasure_first_looks_for_keys_that_the_database_lost(place: Place) -> None:
+    lost = await current(place, "c1")
+    place.sql("DELETE FROM data_keys")
+    erasure = Erasure(place.settings)
+    await erasure._restore_keys()
+    await erasure.close()
+    await place.erase("c1")
+    await place.shredder.shred(place.topic)
+    assert await place.store.find([lost.id]) == {lost.id: Missing.ERASED}
+    assert await place.copies() == []
+
+
+def turn(conversation: str, seq: int, text: str, *, sender: str, channel: str) -> TurnCommitted:
+    said = Turn(id=f"{conversation}.{seq}", sender=sender, channel=channel, type="text", text=text)
+    return TurnCommitted(said, conversation_id=conversation, seq=seq)
+
+
+async def test_only_what_nobody_sealed_counts_as_plain(place: Place) -> None:
+    token = (await current(place, "c1")).seal("hello")
+    closed = Frame(id="ask", type="interrupt_resolved", data='{"answer":null}')
+    await place.project(
+        ConversationOpened("web", conversation_id="c1", metadata=token),
+        turn("c1", 1, token, sender="anna", channel="web"),
+        FrameCommitted(closed, SYSTEM, "web", "g", "m", conversation_id="c1", seq=2),
+        ConversationOpened("web", conversation_id="c2", metadata='{"name": "Anna"}'),
+        turn("c2", 1, "hello", sender="anna", channel="web"),
+        FrameCommitted(Frame(id="b", type="buttons", extra="{}"), "bot", "web", "g", "m", conversation_id="c2", seq=2),
+    )
+    erasure = Erasure(place.settings)
+    plain = [found.plain for each in ("c1", "c2") if (found := await erasure.find(each)) is not None]
+    await erasure.close()
+    assert plain == [0, 3]
+
+
+async def test_a_person_is_found_by_the_channel_that_he_or_she_comes_from(place: Place) -> None:
+    await place.project(
+        ConversationOpened("web", "anna", conversation_id="own"),
+        ConversationOpened("desk", "otto", conversation_id="others"),
+        turn("others", 1, "hello", sender="anna", channel="web"),
+        ConversationOpened("desk", "anna", conversation_id="another anna's"),
+        turn("another anna's", 1, "hello", sender="anna", channel="desk"),
+    )
+    erasure = Erasure(place.settings)
+    of_web, of_all = await erasure.of_participant("anna", "web"), await erasure.of_participant("anna", None)
+    await erasure.close()
+    assert set(of_web) == {"own", "others"}
+    assert set(of_all) == {"own", "others", "another anna's"}
