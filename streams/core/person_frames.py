@@ -5,7 +5,7 @@ All but `edit` and `regenerate` (see `editions`) become a `PersonFrameCommitted`
 - of a `resume`: one for each run that asks one of its `answers`, with that run's, given to its member. The interrupts
   count as answered: what a person says next is a turn of its own;
 - of an `abort`: given to the members of the runs that it ends, which are all but those that only wait in a queue;
-- of a `survey`: numbered, for viewers, and given as any other; taken in a closed conversation too;
+- of a `survey`: numbered, for viewers, and given as any other; taken in a closed conversation too, in no erased one;
 - of any other (`genui_event`, `client_tools`, `client_skills`): given to one member a group, who is at work there, or
   the owner.
 
@@ -72,7 +72,7 @@ def decide_person_frame(state: Partition, command: CommitPersonFrame) -> list[Ev
     if problem is not None:
         return [_refused(command, *problem)]
     kind = command.frame.type
-    if not conversation.open and kind != SURVEY:
+    if not conversation.open and (kind != SURVEY or conversation.erased):
         return [_refused(command, RefusedReason.CONVERSATION_CLOSED, "conversation_id: it is closed")]
     return _misrouted(state, conversation, command) or _DECIDERS.get(kind, _decide_passed_on)(
         state, conversation, command

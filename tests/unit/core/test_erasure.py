@@ -41,6 +41,16 @@ def test_nothing_is_said_in_it_any_more(world: World) -> None:
         assert event.reason is RefusedReason.CONVERSATION_CLOSED
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_no_survey_is_taken_in_it_as_it_is_in_one_that_is_closed(world: World, *, closed: bool) -> None:
+    if closed:
+        world.close()
+    world.erase()
+    [event] = world.person("survey", data='{"comment":"my name is Anna"}')
+    assert isinstance(event, Refused)
+    assert event.reason is RefusedReason.CONVERSATION_CLOSED
+
+
 def test_a_closed_conversation_can_be_erased(world: World) -> None:
     world.close()
     [erased] = world.erase()
