@@ -51,23 +51,27 @@ class Audited:
     findings: Findings
     notes: tuple[str, ...] = ()
     """What could not be compared."""
+    unchecked: tuple[int, ...] = ()
+    """Invariants that it rests on; see `Verdict`."""
 
     def document(self) -> dict[str, Any]:
         """As JSON, for another process or a later time."""
         return {
             "partition": self.partition,
             "tally": {name: getattr(self.tally, name) for name in Tally.__slots__},
-            "count": self.findings.count,
+            "by_invariant": {str(number): count for number, count in self.findings.by_invariant.items()},
             "shown": [violation.document() for violation in self.findings.shown],
             "notes": list(self.notes),
+            "unchecked": list(self.unchecked),
         }
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> Audited:
         """From its document."""
         shown = [Violation(**violation) for violation in document["shown"]]
-        tally = Tally(**document["tally"])
-        return cls(document["partition"], tally, Findings(document["count"], shown), tuple(document["notes"]))
+        findings = Findings({int(number): count for number, count in document["by_invariant"].items()}, shown)
+        notes, unchecked = tuple(document["notes"]), tuple(document["unchecked"])
+        return cls(document["partition"], Tally(**document["tally"]), findings, notes, unchecked)
 
 
 def partitions_of(scope: Scope, count: int) -> Sequence[int]:
@@ -87,8 +91,8 @@ def verdict(scope: Scope, results: Sequence[Audited], notify: Notify) -> Verdict
     for each in results:
         tally.add(each.tally)
         findings.join(each.findings)
-        for note in each.notes:
-            notify(note)
+    for note in dict.fromkeys(note for each in results for note in each.notes):
+        notify(note)
     if scope.conversation is not None and not tally.events and not findings.count:
         raise CouldNotVerify(f"the journal has nothing of a conversation {scope.conversation}")
-    return Verdict(tally, findings)
+    return Verdict(tally, findings, tuple(sorted({number for each in results for number in each.unchecked})))

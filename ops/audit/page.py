@@ -72,7 +72,11 @@ def _banner(report: Row) -> Iterable[str]:
         yield f'<div class="banner doubt">Not verified<small>{_e(report["could_not_verify"])}</small></div>'
     elif verdict["ok"]:
         said = f"{verdict['events']:,} events checked, {len(report['invariants'])} promises"
-        yield f'<div class="banner good">Every promise holds<small>{said}</small></div>'
+        held = "Every promise holds"
+        if verdict["unchecked"]:
+            held = "No promise is broken, as far as could be checked"
+            said += f"; not, or not of all: {', '.join(map(str, verdict['unchecked']))}"
+        yield f'<div class="banner good">{held}<small>{said}</small></div>'
     else:
         found = _count(verdict["violations_total"], "violation")
         yield f'<div class="banner bad">{found}<small>listed below</small></div>'
@@ -96,6 +100,8 @@ def _promises(report: Row) -> Iterable[str]:
     for each in report["invariants"]:
         found = each["violations"]
         result = '<td class="soft">not checked</td>' if found is None else '<td class="yes">✓ holds</td>'
+        if each["unchecked"]:
+            result = '<td class="soft">not checked, or not of all</td>'
         if found:
             result = f'<td class="no">✗ {_count(found, "violation")}</td>'
         yield f'<tr><td class="n">{each["invariant"]}</td><td>{_e(each["promise"])}</td>{result}</tr>'

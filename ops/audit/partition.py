@@ -73,6 +73,8 @@ class PartitionAudit:
         """Journal offset up to which all is seen."""
         self.uncompared = 0
         """Batches whose intake is kept no longer."""
+        self.unticked = 0
+        """Batches whose ticks are kept no longer."""
         self._splits = [*SPLITS]
         self.attach(source, checkpoint)
 
@@ -181,7 +183,9 @@ class PartitionAudit:
     async def _account(self, entry: Entry, covered: Positions) -> None:
         """Hold what the batch consumed against what came of it."""
         after = self._consumed.covered
-        if found := self._clock.account(entry, await self._source.ticks(covered, after, self._clock.writer.worker)):
+        ticks = await self._source.ticks(covered, after, self._clock.writer.worker)
+        self.unticked += ticks is None
+        if found := self._clock.account(entry, ticks):
             self._report(ClockFollowsTicks.invariant, entry, found)
         taken = await self._source.taken(covered, self._consumed.covered, self._consumed.open)
         if taken is None:

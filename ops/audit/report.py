@@ -126,9 +126,8 @@ def document(
             {
                 "invariant": number,
                 "promise": promise,
-                "violations": None
-                if verdict is None
-                else sum(each.invariant == number for each in verdict.findings.shown),
+                "violations": None if verdict is None else verdict.findings.by_invariant.get(number, 0),
+                "unchecked": verdict is not None and number in verdict.unchecked,
             }
             for number, promise in INVARIANTS.items()
         ],

@@ -51,7 +51,9 @@ async def audit_partition(
         await source.begin(audit.position, audit.covered)
         pace = _Pace(audit, f"partition {partition} of {history.partitions}", source.end, notify, keeping)
         tally = await audit.run(pace.progress)
-        return Audited(partition, tally, audit.findings, tuple(_notes(audit, asked.where)))
+        doubts = _doubts(audit, asked.where)
+        unchecked = {number for numbers, _ in doubts for number in numbers}
+        return Audited(partition, tally, audit.findings, tuple(note for _, note in doubts), tuple(sorted(unchecked)))
 
 
 class _Pace:
@@ -77,17 +79,28 @@ class _Pace:
         return stop
 
 
-def _notes(audit: PartitionAudit, where: Where) -> Sequence[str]:
-    notes = []
+def _doubts(audit: PartitionAudit, where: Where) -> Sequence[tuple[tuple[int, ...], str]]:
+    """What could not be compared: the invariants that rest on it, and the note that says so."""
+    if where.offline:
+        said = "an archive has neither checkpoints nor intake: what rests on them was not compared"
+        return [((10, 11, 12), f"{said} (invariants 10, 11 and 12)")]
+    doubts: list[tuple[tuple[int, ...], str]] = []
     if audit.uncompared:
-        why = "is not in an archive" if where.offline else "is kept no longer"
-        notes.append(
-            f"partition {audit.partition}: the intake of {audit.uncompared:,} batches {why}; what they "
+        note = (
+            f"partition {audit.partition}: the intake of {audit.uncompared:,} batches is kept no longer; what they "
             "consumed was not compared with their outcomes (invariant 11)"
         )
+        doubts.append(((11,), note))
+    if audit.unticked:
+        note = (
+            f"partition {audit.partition}: the ticks of {audit.unticked:,} batches are kept no longer; their log time "
+            "was not compared with them (invariant 12)"
+        )
+        doubts.append(((12,), note))
     if audit.passed_by:
-        notes.append(
+        note = (
             f"partition {audit.partition}: its checkpoint was written while the audit was interrupted, behind where it "
             "went on, and was not compared with the journal (invariant 10)"
         )
-    return notes
+        doubts.append(((10,), note))
+    return doubts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol
@@ -10,6 +11,8 @@ from streams.core.events import Entry, Event
 
 SHOWN_MOST: Final = 100
 """Violations kept in full; all are counted. One broken batch can cause thousands that say the same."""
+FIRST_OF_EACH: Final = 10
+"""Of each invariant so many are kept all the same: thousands of one must not hide another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,21 +103,33 @@ class Tally:
 
 @dataclass(slots=True)
 class Findings:
-    """All violations so far, the first `SHOWN_MOST` in full."""
+    """All violations so far, the first `SHOWN_MOST` in full, and the first `FIRST_OF_EACH` of every invariant."""
 
-    count: int = 0
+    by_invariant: dict[int, int] = field(default_factory=dict)
+    """How many there are of each."""
     shown: list[Violation] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """Of all invariants."""
+        return sum(self.by_invariant.values())
 
     def add(self, violation: Violation) -> None:
         """Count it, and keep it if there is room."""
-        self.count += 1
-        if len(self.shown) < SHOWN_MOST:
+        known = self.by_invariant.get(violation.invariant, 0)
+        self.by_invariant[violation.invariant] = known + 1
+        if len(self.shown) < SHOWN_MOST or known < FIRST_OF_EACH:
             self.shown.append(violation)
 
     def join(self, other: Findings) -> None:
         """Add those of another partition."""
-        self.count += other.count
-        self.shown += other.shown[: SHOWN_MOST - len(self.shown)]
+        for invariant, count in other.by_invariant.items():
+            self.by_invariant[invariant] = self.by_invariant.get(invariant, 0) + count
+        kept = Counter(each.invariant for each in self.shown)
+        for violation in other.shown:
+            if len(self.shown) < SHOWN_MOST or kept[violation.invariant] < FIRST_OF_EACH:
+                self.shown.append(violation)
+                kept[violation.invariant] += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +138,12 @@ class Verdict:
 
     tally: Tally
     findings: Findings
+    unchecked: tuple[int, ...] = ()
+    """Invariants that could not be checked, or not of all: what they rest on is not there, or is kept no longer."""
 
     @property
     def ok(self) -> bool:
-        """No promise is broken."""
+        """No promise is broken, as far as it could be checked."""
         return self.findings.count == 0
 
     def document(self) -> dict[str, Any]:
@@ -145,4 +162,6 @@ class Verdict:
             "fenced": tally.fenced,
             "violations": [violation.document() for violation in self.findings.shown],
             "violations_total": self.findings.count,
+            "violations_by_invariant": {str(number): n for number, n in sorted(self.findings.by_invariant.items())},
+            "unchecked": list(self.unchecked),
         }

@@ -225,5 +225,10 @@ def told(verdict: dict[str, object]) -> str:
     for each in violations:
         where = f"partition {each['partition']}, lsn {each['lsn']}, conversation {each['conversation'] or '-'}"
         lines.append(f"VIOLATION of invariant {each['invariant']} ({where}): {each['problem']}")
-    lines.append("ok: every promise holds" if verdict["ok"] else f"NOT ok: {verdict['violations_total']} violations")
+    unchecked = verdict["unchecked"]
+    assert isinstance(unchecked, list)  # noqa: S101 -- as above
+    held = "every promise holds"
+    if unchecked:
+        held = f"no promise is broken; {', '.join(map(str, unchecked))} could not be checked, or not of all"
+    lines.append(f"ok: {held}" if verdict["ok"] else f"NOT ok: {verdict['violations_total']} violations")
     return "\n".join(lines)

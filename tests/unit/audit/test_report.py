@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from ops.audit.asked import Asked, Audited, Scope, Where, verdict
 from ops.audit.page import page
-from ops.audit.report import Stretch, chronicle_of, document
+from ops.audit.report import INVARIANTS, Stretch, chronicle_of, document
+from ops.audit.single import audit_partition
 from ops.audit.violations import Findings, Tally, Verdict, Violation
 from ops.cli.common import told_time
 from ops.cli.narrate import sentence
@@ -22,6 +25,8 @@ from tests.support.memory_history import FakeHistory
 
 pytestmark = pytest.mark.unit
 
+MANY = 150
+
 NASTY = "<script>alert('x')</script>"
 FOUND = Violation(invariant=4, partition=0, lsn=7, conversation=CONVERSATION, problem=f"two answers {NASTY}")
 
@@ -30,14 +35,26 @@ def quiet(_: str) -> None:
     """No progress wanted."""
 
 
+def found(*violations: Violation) -> Findings:
+    findings = Findings()
+    for violation in violations:
+        findings.add(violation)
+    return findings
+
+
 async def reported(
-    entries: list[Entry], *, findings: Findings | None = None, gone: list[Range] | None = None, **stretch: Any
+    entries: list[Entry],
+    *,
+    findings: Findings | None = None,
+    unchecked: tuple[int, ...] = (),
+    gone: list[Range] | None = None,
+    **stretch: Any,
 ) -> dict[str, Any]:
     history = FakeHistory(entries, gone=gone or [])
     asked = Stretch(partitions=(0,), **stretch)
     told = await chronicle_of(history, asked, sentence, quiet)
-    verdict = Verdict(Tally(events=len(entries)), findings or Findings())
-    return document(asked, verdict, "", [], told, identity="topic-1")
+    answer = Verdict(Tally(events=len(entries)), findings or Findings(), unchecked)
+    return document(asked, answer, "", [], told, identity="topic-1")
 
 
 async def test_who_had_a_run_from_when_to_when_is_told_along_its_moves() -> None:
@@ -61,10 +78,26 @@ async def test_what_is_missing_is_the_first_line_and_the_verdict_the_next() -> N
 
 
 async def test_violations_are_listed_by_promise() -> None:
-    findings = Findings(1, [FOUND])
-    html = page(await reported(taken_over().entries, findings=findings), told_time)
+    html = page(await reported(taken_over().entries, findings=found(FOUND)), told_time)
     assert "1 violation<" in html
     assert html.count("✗") == 1
+
+
+async def test_many_violations_of_one_promise_do_not_hide_that_another_is_broken() -> None:
+    gaps = [Violation(invariant=1, partition=0, lsn=lsn, conversation=None, problem="gap") for lsn in range(MANY)]
+    both = found(*gaps)
+    both.join(found(*gaps, FOUND))
+    html = page(await reported(taken_over().entries, findings=both), told_time)
+    assert "✗ 300 violations" in html
+    assert "✗ 1 violation<" in html
+    assert "two answers" in html
+
+
+async def test_what_could_not_be_checked_is_not_said_to_hold() -> None:
+    html = page(await reported(taken_over().entries, unchecked=(10, 11, 12)), told_time)
+    assert html.count("✓ holds") == len(INVARIANTS) - 3
+    assert "Every promise holds" not in html
+    assert "10, 11, 12" in html
 
 
 def said(text: str) -> Journal:
@@ -92,7 +125,7 @@ async def test_everything_that_somebody_wrote_is_escaped() -> None:
             assigned = tuple(msgspec.structs.replace(each, member=NASTY, group=NASTY) for each in event.assigned)
             event = msgspec.structs.replace(event, turn=turn, assigned=assigned)
         entries.append(msgspec.structs.replace(entry, event=event))
-    html = page(await reported(entries, findings=Findings(1, [FOUND]), show_text=True), told_time)
+    html = page(await reported(entries, findings=found(FOUND), show_text=True), told_time)
     assert "<script" not in html
     assert "&lt;script&gt;" in html
 
@@ -137,3 +170,15 @@ async def test_only_so_many_conversations_are_told_of_those_that_moved_first() -
     report = await reported(journal.entries, limit=1)
     assert [told["conversation"] for told in report["conversations"]] == [CONVERSATION]
     assert report["conversations_left_out"] == 1
+
+
+async def test_an_archive_alone_says_what_it_leaves_unchecked_also_to_another_process() -> None:
+    asked = Asked(None, Scope(), Where(archive="/unused", offline=True))
+    audited = await audit_partition(FakeHistory(taken_over().entries), asked, 0, quiet)
+    assert audited.unchecked == (10, 11, 12)
+    assert "invariants 10, 11 and 12" in " ".join(audited.notes)
+    again = Audited.of(json.loads(json.dumps(audited.document())))
+    assert again == audited
+    told: list[str] = []
+    both = verdict(Scope(), [audited, again], told.append)
+    assert (both.ok, both.unchecked, len(told)) == (True, (10, 11, 12), 1)
