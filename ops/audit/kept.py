@@ -157,4 +157,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in PLAIN and not f"{module}.".startswith(OURS):
             raise CannotResume(f"what was kept names {module}.{name}, which no audit keeps")
-        return super().find_class(module, name)
+        found = super().find_class(module, name)
+        # A dotted name, or what one of our modules imports, would be somebody else's.
+        if (module, name) not in PLAIN and not f"{getattr(found, '__module__', '')}.".startswith(OURS):
+            raise CannotResume(f"what was kept names {module}.{name}, which no audit keeps")
+        return found

@@ -142,6 +142,10 @@ def test_what_is_kept_makes_nothing_but_what_audits_keep() -> None:
     (kept.folder / "00000" / "state").write_bytes(pickle.dumps(Path("/")))
     with pytest.raises(CannotResume, match="which no audit keeps"):
         kept.load(0)
+    called = b"\x80\x04\x8c\x0eops.audit.kept\x8c\x09os.system\x93\x8c\x04true\x85R."  # kept.os.system("true")
+    (kept.folder / "00000" / "state").write_bytes(called)
+    with pytest.raises(CannotResume, match="which no audit keeps"):
+        kept.load(0)
 
 
 def test_an_audit_that_is_not_there_is_said() -> None:
