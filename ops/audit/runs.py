@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ops.audit.violations import NOTHING, Kinds, Problems, Seeing
 from streams.core.events import Entry, FrameCommitted, RunEnded, RunMoved, RunOpened, RunStarted, TurnCommitted
-from streams.core.frames import CHECKPOINT
+from streams.core.frame_types import CHECKPOINT
 from streams.core.ids import run_id as run_id_of
 from streams.core.runs import SYSTEM
 

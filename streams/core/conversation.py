@@ -190,7 +190,7 @@ def _assign(
 
 
 def _asking_run(conversation: Conversation, reply_to: str | None) -> tuple[Run, str] | None:
-    """The run and the interrupt that a turn answers. One that is to stop too: its agent may wait for nothing else."""
+    """The run and the interrupt that a turn answers. (One that is to stop asks nothing: it ends instead.)"""
     asks = [
         (seq, run, ask)
         for run in conversation.runs.values()

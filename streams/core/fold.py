@@ -96,7 +96,8 @@ from streams.core.events import (
     WriterOpened,
 )
 from streams.core.fast import step_turn
-from streams.core.frames import decide_frame, evolve_frame
+from streams.core.frame_events import evolve_frame
+from streams.core.frames import decide_frame
 from streams.core.handover import decide_hand_back, decide_hand_over, evolve_handed_back, evolve_handed_over
 from streams.core.invocations import decide_cancel, decide_release
 from streams.core.membership import (

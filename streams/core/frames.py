@@ -14,6 +14,7 @@ given anew to somebody, for the end of an answer without its beginning is none.
 | `run` interrupted, `error`, `skills`, `genui_components` | an unnumbered frame of its run |
 | `checkpoint` | an unnumbered frame of its run, for whoever continues it; shown to nobody |
 | `interrupt`, `interrupt_resolved` | a numbered frame; opens, closes an ask |
+| `interrupt` of a run that is to stop | fenced, and `RunEnded` cancelled: nobody is asked what would not be heard |
 | `genui`, `tool_call`, `skill`, `event` | a numbered frame |
 | `typing`, `presence`, and others of the protocol's own that only a server sends | nothing |
 | any other: a message | a numbered frame; it is the answer when neither `read` nor `run started` announced its run |
@@ -42,9 +43,7 @@ from streams.core.correlation import (
     may_be_a_rest,
 )
 from streams.core.draft import Draft
-from streams.core.due import watch
 from streams.core.events import (
-    Entry,
     Event,
     Frame,
     FrameCommitted,
@@ -53,6 +52,8 @@ from streams.core.events import (
     RunStarted,
     RunStatus,
 )
+from streams.core.frame_events import continues
+from streams.core.frame_types import CHECKPOINT, INTERRUPT, NOT_KEPT, STRUCTURED, UNNUMBERED
 from streams.core.ids import frame_key, message_id
 from streams.core.limits import (
     RUN_EVENTS_MAX,
@@ -62,28 +63,13 @@ from streams.core.limits import (
 )
 from streams.core.ownership import owner_of
 from streams.core.routing import plan_of
-from streams.core.run_events import note_asks, run_of
-from streams.core.runs import end, lose_owner
-from streams.core.state import Conversation, ImpossibleEvent, Partition, Progress, Run
+from streams.core.runs import CANCELLED, end, lose_owner
+from streams.core.state import Conversation, Partition, Run
 from streams.core.timeouts import heir_of_adopter
-
-STRUCTURED: Final = frozenset({"genui", "tool_call", "interrupt", "interrupt_resolved", "event", "skill"})
-"""Numbered, but no message: none of these alone answers an unannounced run (a finished stream does)."""
-
-UNNUMBERED: Final = frozenset({"error", "skills", "genui_components"})
-
-CHECKPOINT: Final = "checkpoint"
-
-NOT_KEPT: Final = frozenset(
-    {
-        "typing", "presence", "ack", "deliveryStatus", "heartbeat", "tokenRefreshed", "replayTruncated", "welcome",
-        "conversationUpdate", "resume", "abort", "edit", "hello", "ping", "auth", "sync",
-    }
-)  # fmt: skip
-"""Shown live or never: no journal event comes of them."""
 
 NOT_OPEN: Final = "run: it has ended, or never was one of this group"
 TORN: Final = "run: what was sent before over a lost connection may be missing; it is given again"
+TO_STOP: Final = "run: it was told to stop, and asks"
 REST: Final = "run: what came of it before was refused; say `run started`, then begin anew"
 
 RUN_ENDS: Final = {
@@ -91,8 +77,6 @@ RUN_ENDS: Final = {
     "error": RunStatus.FAILED,
     "aborted": RunStatus.CANCELLED,
 }
-
-# ------------------------------------------------------------------------------------------------ decide
 
 
 def decide_frame(state: Partition, command: CommitFrame) -> list[Event]:
@@ -133,6 +117,8 @@ def _decide_kept(state: Partition, conversation: Conversation, command: CommitFr
         return refusals.frame_fenced(state, command, target.run, "run: held by another member, or at a later epoch")
     if command.frame.type in STRUCTURED and may_be_a_rest(command, target.run):
         return refusals.frame_fenced(state, command, target.run, REST)
+    if command.frame.type == INTERRUPT and target.run.cancelling:
+        return _stop_at_a_question(state, conversation, command, target.run)
     if command.frame.type == "genui" and lacks_something(command, target.run, _stream_id(command.frame, target.run)):
         return _begin_anew(state, conversation, command, target.run)
     return _decide_run_frame(conversation, command, target.run, target)
@@ -148,6 +134,13 @@ def _begin_anew(state: Partition, conversation: Conversation, command: CommitFra
     to = heir_of_adopter(state, run, conversation.id, command.at)
     lose_owner(state, draft, conversation, run, to=to, reason=MoveReason.ADOPT_TIMEOUT)
     return [*refusals.frame_fenced(state, command, run, TORN), *draft.events]
+
+
+def _stop_at_a_question(state: Partition, conversation: Conversation, command: CommitFrame, run: Run) -> list[Event]:
+    """Who was told to stop asks instead, and would wait for a person whose answer would end with the run: it ends."""
+    draft = Draft()
+    end(draft, conversation, run, RunStatus.CANCELLED, CANCELLED)
+    return [*refusals.frame_fenced(state, command, run, TO_STOP), *draft.events]
 
 
 def _decide_proactive(
@@ -184,7 +177,7 @@ def _decide_run_frame(conversation: Conversation, command: CommitFrame, run: Run
     progress = run.progress
     if progress is not None and (
         len(progress.frames) >= RUN_FRAMES_MAX
-        or (progress.events >= RUN_EVENTS_MAX and not _continues(progress, _stream_id(command.frame, run)))
+        or (progress.events >= RUN_EVENTS_MAX and not continues(progress, _stream_id(command.frame, run)))
     ):
         draft = Draft()
         end(draft, conversation, run, RunStatus.FAILED, "too_many_events")
@@ -222,11 +215,6 @@ def _answered_by(conversation: Conversation, command: CommitFrame, run: Run, tar
 def _is_answer(frame: Frame) -> bool:
     """A persistent message, or the end of a stream (a reply may be a stream only)."""
     return frame.done if frame.type == "genui" else frame.type not in STRUCTURED
-
-
-def _continues(progress: Progress, stream_id: str | None) -> bool:
-    """The next frame of this stream is the same coalesced event as the run's last."""
-    return stream_id is not None and progress.last_stream == stream_id
 
 
 def _stream_id(frame: Frame, run: Run | None) -> str | None:
@@ -344,64 +332,3 @@ _CONTROL: Final[dict[str, Callable[[Partition, Conversation, CommitFrame, Target
     "run": _decide_run_status,
     CHECKPOINT: _decide_checkpoint,
 }
-
-
-# ------------------------------------------------------------------------------------------------ evolve
-
-
-def evolve_frame(state: Partition, conversation: Conversation, entry: Entry, event: FrameCommitted) -> None:
-    """Its key, and what it did to its run."""
-    if (event.frame.type in UNNUMBERED or event.frame.type in _CONTROL) != (event.seq == 0):
-        raise ImpossibleEvent(f"a frame of type {event.frame.type} cannot have seq {event.seq}")
-    if event.n > 0:
-        heard.note(state, event.member, event.n)
-    if event.key is not None:
-        keys.take(conversation, event.key, event.seq, event.frame.id, at=entry.at, timestamp=entry.timestamp)
-    if event.run_id is None:
-        return
-    run = run_of(conversation, event.run_id, event.run_epoch)
-    if (run.member or "") != event.member:
-        raise ImpossibleEvent(f"run {run.id} is held by {run.member}, the frame is of {event.member}")
-    progress = run.progress
-    if progress is None:
-        progress = run.progress = Progress(entry.at)
-    progress.active_at = entry.at
-    progress.inherited = False
-    run.adopted_at = 0
-    if event.seq:
-        _count(conversation, run, progress, event, entry.at)
-    elif event.frame.type == CHECKPOINT:
-        progress.checkpoint = entry.lsn
-    watch(state, conversation, run)
-
-
-def _count(conversation: Conversation, run: Run, progress: Progress, event: FrameCommitted, at: int) -> None:
-    frame = event.frame
-    progress.frames.append(event.seq)
-    if not _continues(progress, frame.stream_id):
-        progress.events += 1
-    progress.last_stream = frame.stream_id
-    if frame.type == "genui":
-        _count_chunk(progress, frame)
-    elif frame.type == "interrupt":
-        conversation.asking += frame.id not in progress.asks
-        progress.asks[frame.id] = event.seq
-        progress.answers.pop(frame.id, None)
-        progress.asked_at = at
-        note_asks(run, progress, at)
-    elif frame.type == "interrupt_resolved":
-        conversation.asking -= progress.asks.pop(frame.id, None) is not None
-        progress.answers.pop(frame.id, None)
-        note_asks(run, progress, at)
-    elif frame.type not in STRUCTURED:
-        progress.messages += 1
-
-
-def _count_chunk(progress: Progress, frame: Frame) -> None:
-    stream = frame.stream_id or ""
-    if frame.done:
-        progress.messages += 1
-        if stream in progress.streams:
-            progress.streams.remove(stream)
-    elif stream not in progress.streams:
-        progress.streams.append(stream)

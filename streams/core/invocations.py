@@ -132,8 +132,8 @@ def _problem_of(conversation: Conversation, turn_id: str, invocation: Invocation
 
 
 def decide_cancel(state: Partition, command: CancelRun) -> list[Event]:
-    """A run that has not begun ends at once; one at work is asked to stop. Of one that is over, or asked already, this
-    is a repeat."""
+    """A run that has not begun, or waits for a person, ends at once; one at work is asked to stop. Of one that is over,
+    or asked already, this is a repeat."""
     conversation, refused = _conversation(state, command)
     if conversation is None:
         return refused
@@ -142,7 +142,7 @@ def decide_cancel(state: Partition, command: CancelRun) -> list[Event]:
         if run is None and command.run_id not in conversation.ended:
             return [_refused(conversation.id, RefusedReason.RUN_NOT_FOUND, "run: no such run", command.ref)]
         return [_repeat(conversation, command)]
-    if run.progress is None or run.member is None:
+    if run.progress is None or run.member is None or run.progress.asks:
         return _ended(conversation, run, command)
     return [
         RunCancelling(

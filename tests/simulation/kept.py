@@ -117,6 +117,9 @@ class Kept:
 
     def _turn(self, talk: Talk, entry: Entry, turn: TurnCommitted) -> Iterator[str]:
         call = turn.turn.invocation
+        joined = talk.runs.get(turn.joins_run or "")
+        if joined is not None and joined.cancelling:
+            yield f"turn {turn.seq} joins {joined.id}, which is to stop"
         talk.answers[turn.seq] = set()
         deadline_ms = self._deadline_ms if call is None else call.deadline_ms
         deadline_at = entry.at + deadline_ms if deadline_ms else 0

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from streams.core.events import Assignment, Event, FrameCommitted, RunEnded, RunMoved, TurnCommitted
+from streams.core.events import (
+    Assignment,
+    Event,
+    FrameCommitted,
+    Refused,
+    RefusedReason,
+    RunCancelling,
+    RunEnded,
+    RunMoved,
+    RunStatus,
+    TurnCommitted,
+)
 from tests.support.partition_world import GROUP, World
 
 WATCHDOG_MS = 300_000
@@ -53,9 +64,40 @@ def test_one_ask_takes_one_answer(world: World) -> None:
     assert [assignment.group for assignment in after.assigned] == [GROUP, "auditors"]
 
 
-def test_a_run_that_is_to_stop_takes_the_answer_for_its_agent_may_wait_for_nothing_else(world: World) -> None:
+def test_a_run_that_waits_for_a_person_ends_at_once_when_it_is_cancelled(world: World) -> None:
+    closing, ended = world.cancel(f"c/1/{GROUP}", ref="r")
+    assert isinstance(closing, FrameCommitted)
+    assert (closing.frame.type, closing.frame.id, closing.sender) == ("interrupt_resolved", "ask-1", "system")
+    assert isinstance(ended, RunEnded)
+    assert (ended.status, ended.reason, ended.by, ended.ref) == (RunStatus.CANCELLED, "cancelled", "ann", "r")
+    after = turn(world.say("yes", reply_to="ask-1"))
+    assert (after.joins_run, after.interrupt_id) == (None, None), "what is said then is a turn of its own"
+    assert [assignment.group for assignment in after.assigned] == [GROUP, "auditors"]
+
+
+def test_a_run_that_is_to_stop_ends_when_it_asks_and_nobody_is_asked(world: World) -> None:
+    world.say("yes")
+    [cancelling] = world.cancel(f"c/1/{GROUP}")
+    assert isinstance(cancelling, RunCancelling), "it was answered, and works"
+    world.chunk("a", "s")
+    refused, closing, ended = world.send("a", "interrupt", id="ask-2", ref="q")
+    assert isinstance(refused, Refused)
+    assert (refused.reason, refused.ref, refused.run_id) == (RefusedReason.FENCED, "q", f"c/1/{GROUP}")
+    assert isinstance(closing, FrameCommitted)
+    assert (closing.frame.type, closing.frame.stream_id, closing.frame.done) == ("genui", "s", True)
+    assert isinstance(ended, RunEnded)
+    assert (ended.status, ended.reason) == (RunStatus.CANCELLED, "cancelled")
+    assert turn(world.say("and?")).joins_run is None
+
+
+def test_a_run_that_is_to_stop_may_still_end_what_it_asked_before(world: World) -> None:
+    world.resume({"ask-1": True})
     world.cancel(f"c/1/{GROUP}")
-    assert turn(world.say("yes")).interrupt_id == "ask-1"
+    [resolved] = world.send("a", "interrupt_resolved", id="ask-1")
+    assert isinstance(resolved, FrameCommitted)
+    [ended] = world.run("a", "aborted")
+    assert isinstance(ended, RunEnded)
+    assert ended.reason == "aborted"
 
 
 def test_a_turn_that_names_an_ask_answers_that_one_and_else_the_oldest(world: World) -> None:

@@ -14,7 +14,7 @@ from streams.core.events import (
     RunStatus,
     TurnCommitted,
 )
-from streams.core.frames import NOT_KEPT
+from streams.core.frame_types import NOT_KEPT
 from streams.core.limits import RECORD_MAX_BYTES, RUN_EVENTS_MAX, RUN_FRAMES_MAX, TEXT_MAX_BYTES
 from streams.core.state import REFUSAL_SLOTS, REFUSALS_WRITTEN
 from tests.support.partition_world import GROUP, World

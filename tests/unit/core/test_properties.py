@@ -37,7 +37,7 @@ from streams.core.events import (
     WriterOpened,
 )
 from streams.core.fold import conversation_of, decide, evolve, step
-from streams.core.frames import CHECKPOINT
+from streams.core.frame_types import CHECKPOINT
 from streams.core.ids import key_of_turn, run_id
 from streams.core.ownership import owner_of
 from streams.core.policies import refused_by_all
