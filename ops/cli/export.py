@@ -98,8 +98,9 @@ def export(
     """Write the journal as tables, or bring tables that were written before up to date: each row exactly once.
 
     A target keeps its positions in the same transaction as its rows. Whatever kills an export, run the same command
-    again: it goes on. A target keeps its selection too, so that only the first run needs it; another one is refused.
-    The columns are in docs/reference/data-contract.md, and `turnlog sql --tables` lists them.
+    again: it goes on. A target keeps its selection too, so that only the first run needs it: another one is refused,
+    and `-15m` stays what it was in the first run. The columns are in docs/reference/data-contract.md, and `turnlog sql
+    --tables` lists them.
 
     Texts are exported as the journal has them: sealed where they are sealed.
 
@@ -227,12 +228,14 @@ class _Work:
         return await export_.run()
 
     def _selection(self, target: Target) -> Selection:
-        """What was typed; or, when nothing was, what the target was begun with."""
+        """What was typed; or, when nothing was, what the target was begun with. `-15m` is what it was then."""
         from ops.export.selection import Selection, of_document
 
-        if self._wanted == Selection() and (found := target.contents()) is not None:
-            return of_document(found.selection)
-        return self._wanted
+        found = target.contents()
+        if found is None:
+            return self._wanted
+        kept = of_document(found.selection)
+        return kept if self._wanted == Selection() else self._wanted.settled(kept)
 
     def _target(self) -> tuple[Target, States]:
         from ops.export.files import WRITERS, FilesTarget, PlaceStates

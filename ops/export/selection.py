@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -32,6 +32,8 @@ class Bound:
 
     offset: int | None = None
     time: int | None = None
+    ago: bool = field(default=False, compare=False)
+    """It was said as how long ago: said again later it is another time, and means the same."""
 
     def __str__(self) -> str:
         if self.time is None:
@@ -45,7 +47,7 @@ def bound(text: str, option: str, now: datetime) -> Bound:
     Raises `BadSelection`.
     """
     if (ago := AGO.fullmatch(text)) is not None:
-        return Bound(time=_ms(now - timedelta(**{UNITS[ago[2]]: int(ago[1])})))
+        return Bound(time=_ms(now - timedelta(**{UNITS[ago[2]]: int(ago[1])})), ago=True)
     if (offset := OFFSET.fullmatch(text)) is not None:
         return Bound(offset=int(offset[1]))
     try:
@@ -96,6 +98,10 @@ class Selection:
             and (not self.events or row[_EVENT] in self.events)
         )
 
+    def settled(self, kept: Selection) -> Selection:
+        """The same as somebody said it again of a target that keeps `kept`: what is so long ago is so since then."""
+        return replace(self, since=_settled(self.since, kept.since), until=_settled(self.until, kept.until))
+
     def document(self) -> dict[str, Any]:
         """As a target keeps it."""
         return {
@@ -106,6 +112,11 @@ class Selection:
             "channels": sorted(self.channels),
             "events": sorted(self.events),
         }
+
+
+def _settled(said: Bound | None, kept: Bound | None) -> Bound | None:
+    same = said is not None and said.ago and kept is not None and kept.time is not None
+    return kept if same else said
 
 
 def _is_before(row: Row, point: Bound) -> bool:

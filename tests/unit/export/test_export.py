@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
+from ops.cli.export import Format, _Work
 from ops.export.files import WRITERS, FilesTarget, PlaceStates
 from ops.export.iceberg import IcebergTarget
 from ops.export.run import Export, PartMissing, fold_version
@@ -66,6 +69,22 @@ async def test_a_commit_whose_answer_was_lost_is_its_own(tmp_path: Path) -> None
     outcome = await Export(history, target, NoStates(), Selection(), print, commit_records=40).run()
     assert outcome.commits > 1
     whole(history, "parquet", tmp_path)
+
+
+async def test_the_same_command_goes_on_later_also_with_how_long_ago(tmp_path: Path) -> None:
+    history = seeded_history(length=60)
+    noon = datetime(2026, 11, 30, 12, tzinfo=UTC)
+
+    def work(**said: Any) -> _Work:
+        return _Work(Format.JSONL, str(tmp_path), None, selection(now=noon, **said), accept_missing=False)
+
+    await work(since="-15m")._once(history)
+    noon += timedelta(hours=1)
+    again = await work(since="-15m")._once(history)
+    assert (again.records, again.commits) == (0, 0)
+    for other in ({"since": "-15m", "until": "-5m"}, {"since": "2026-11-30T12:45"}, {"until": "-15m"}):
+        with pytest.raises(ExportRefused, match="another selection"):
+            await work(**other)._once(history)
 
 
 @pytest.mark.parametrize("format_", ["parquet", "jsonl"])
