@@ -13,6 +13,7 @@ import structlog
 from connectors.gateway.directory import PostgresStore
 from connectors.gateway.gateway import Gateway
 from connectors.gateway.intake import KafkaIntake
+from connectors.gateway.journal_pages import KafkaPages
 from connectors.gateway.live_topic import LiveTopic
 from connectors.gateway.read_model import PostgresReadModel
 from connectors.gateway.server import Front, listen, server, until_listening
@@ -100,12 +101,20 @@ class Process:
         store = PostgresStore(self._settings)
         journal = self._topics.conversations
         scan = Scan(self._settings, journal, self._codec, words)
+        pages = KafkaPages(self._settings, journal, self._codec, words)
         try:
             await kafka.start()
             tail = Tail(self._settings, journal, self._codec, words, partitions)
             live = LiveTopic(self._settings, self._topics.live, self._codec, partitions)
             gateway = Gateway(
-                self._settings, intake=intake, read_model=read_model, scan=scan, horizon=tail, store=store, live=live
+                self._settings,
+                intake=intake,
+                read_model=read_model,
+                scan=scan,
+                pages=pages,
+                horizon=tail,
+                store=store,
+                live=live,
             )
             live.heard, live.on_lost = gateway.live.heard, gateway.metrics.live_lost.inc
             tail.apply, tail.on_garbage = gateway.hub.apply, gateway.metrics.garbage.inc

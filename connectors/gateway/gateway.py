@@ -26,6 +26,7 @@ from connectors.gateway.directory import Directory
 from connectors.gateway.history import History, Horizon, JournalScan
 from connectors.gateway.hub import Hub
 from connectors.gateway.instances import Instances
+from connectors.gateway.journal_pages import JournalPages
 from connectors.gateway.live import Live, LivePort
 from connectors.gateway.membership import Membership
 from connectors.gateway.metrics import GatewayMetrics
@@ -98,6 +99,7 @@ class Gateway:
         intake: Intake,
         read_model: ReadModel,
         scan: JournalScan,
+        pages: JournalPages,
         horizon: TailPort,
         store: Store,
         live: LivePort,
@@ -106,6 +108,7 @@ class Gateway:
         self.metrics = GatewayMetrics()
         self.intake = intake
         self.read_model = read_model
+        self.pages = pages
         self.directory = Directory(store)
         self.tokens = Tokens(self.directory, settings.token_ttl_s)
         self.instances = Instances(self.directory)

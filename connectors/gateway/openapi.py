@@ -8,9 +8,11 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from connectors.gateway.endpoints import OPERATIONS, Operation
+from connectors.gateway.operator_endpoints import OPERATOR_VIEWS
 from connectors.gateway.protocol.errors import SPECS
 from connectors.gateway.shapes import Field, Fields
 
+ALL: Final = (*OPERATIONS, *OPERATOR_VIEWS)
 SECURITY: Final = {
     "channelSecret": {"type": "http", "scheme": "bearer", "description": "a channel's login secret"},
     "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "a token of /tokens"},
@@ -106,7 +108,7 @@ def _described(operation: Operation) -> dict[str, Any]:
 
 def _document() -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
-    for operation in OPERATIONS:
+    for operation in ALL:
         paths.setdefault(operation.path, {})[operation.method] = _described(operation)
     return {
         "openapi": "3.1.0",
@@ -171,7 +173,7 @@ def _page() -> str:
         "<p>WebSocket: <code>/socket/converger/v1</code>. Machine-readable: <a href=/openapi.json>openapi.json</a>, "
         "the socket: <a href=/asyncapi.json>asyncapi.json</a>. "
         "Bodies are JSON objects; an error is <code>{&quot;error&quot;: {code, message, request_id}}</code>.</p>"
-        f"<ul>{credentials}</ul>{''.join(map(_shown, OPERATIONS))}"
+        f"<ul>{credentials}</ul>{''.join(map(_shown, ALL))}"
     )
 
 

@@ -141,6 +141,8 @@ class ListQuery(msgspec.Struct, frozen=True):
     status: str | None = None
     channel: str | None = None
     external_id: str | None = None
+    named: str | None = None
+    """The beginning of its id, or the whole of its external id or of its participant's."""
 
 
 class ReadModel(Protocol):

@@ -103,6 +103,7 @@ class PostgresReadModel:
             status=query.status,
             channel=query.channel,
             external_id=query.external_id,
+            named=query.named,
         )
         try:
             rows, cursor = await _answer(page)

@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket, WebSocketClose
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from connectors.gateway import invocations, operate, operator_api, rest, sse, tenant
+from connectors.gateway import invocations, operate, operator_api, operator_views, rest, sse, tenant
 from connectors.gateway.connection import ABORT_EXTENSION
 from connectors.gateway.handshake import serve_socket
 from connectors.gateway.http import http_exception
@@ -140,7 +140,9 @@ def application(gateway: Gateway) -> Starlette:
         *invocations.routes(gateway),
         *operate.routes(gateway),
         *operator_api.routes(gateway),
-        *page.routes(),
+        *operator_views.routes(gateway),
+        *page.routes(page.CHAT),
+        *page.routes(page.CONSOLE),
         WebSocketRoute(SOCKET_PATH, endpoint),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: http_exception})

@@ -155,8 +155,11 @@ class ReadModel:
         status: str | None = None,
         channel: str | None = None,
         external_id: str | None = None,
+        named: str | None = None,
     ) -> tuple[Sequence[ConversationRow], str | None]:
         """A page, the latest activity first, and the cursor of the next page (None: this is the last).
+
+        `named`: the beginning of an id, or the whole of an external id or of a participant's.
 
         A conversation with news while pages are turned moves to the front: it may be seen twice, none is left out that
         had none. Raises `InvalidCursor`.
@@ -167,6 +170,7 @@ class ReadModel:
             status=status,
             channel=channel,
             external_id=external_id,
+            named=named,
             before_at=before_at,
             before_id=before_id,
             limit=limit + 1,

@@ -16,6 +16,7 @@ FROM conversations
 WHERE (%(status)s::text IS NULL OR status = %(status)s OR (%(status)s = 'closed' AND status = 'erased'))
   AND (%(channel)s::text IS NULL OR channel = %(channel)s)
   AND (%(external_id)s::text IS NULL OR external_id = %(external_id)s)
+  AND (%(named)s::text IS NULL OR starts_with(id, %(named)s) OR external_id = %(named)s OR participant = %(named)s)
   AND (%(before_at)s::bigint IS NULL OR (updated_at, id) < (%(before_at)s, %(before_id)s))
 ORDER BY updated_at DESC, id DESC LIMIT %(limit)s;
 

@@ -19,6 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from connectors.gateway.gateway import Gateway
+from connectors.gateway.journal_pages import JournalPage, Placed
 from connectors.gateway.ports import (
     ConversationInfo,
     Headers,
@@ -45,6 +46,7 @@ from streams.core.events import (
     RunEnded,
     RunMoved,
     TurnCommitted,
+    WriterOpened,
 )
 from streams.core.fold import step
 from streams.core.state import Partition
@@ -134,6 +136,18 @@ class World:
             if entry.lsn >= below_lsn:
                 return
             yield entry
+
+    async def page(
+        self, partition: int, conversation_id: str, *, offset: int | None, since_ms: int, limit: int, opened: bool
+    ) -> JournalPage:
+        entries, found = self.journals[partition].entries, list[Placed]()
+        for place in range(offset or 0, len(entries)):
+            event = entries[place].event
+            if event.conversation_id == conversation_id or isinstance(event, WriterOpened):
+                if len(found) == limit:
+                    return JournalPage(found, place, 0, len(entries))
+                found.append(Placed(place, entries[place]))
+        return JournalPage(found, len(entries), 0, len(entries))
 
     # ------------------------------------------------------------------------------------------------------ live
     def publish(self, signal: LiveSignal) -> None:
@@ -339,6 +353,7 @@ class MemoryReadModel:
             if query.status in {None, info.status}
             and query.channel in {None, info.channel}
             and query.external_id in {None, info.external_id}
+            and (query.named is None or info.id.startswith(query.named) or query.named == info.participant)
             and (query.cursor is None or info.id > query.cursor)
         ]
         return found[: query.limit], found[query.limit - 1].id if len(found) > query.limit else None
@@ -542,6 +557,7 @@ async def serve(
         intake=world,
         read_model=read_model,
         scan=world,
+        pages=world,
         horizon=world,
         store=store,
         live=world,

@@ -1,4 +1,4 @@
-"""The chat page as it is served: to anybody, whole, under a policy that lets nothing else run."""
+"""The pages as they are served: to anybody, whole, under a policy that lets nothing else run."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from connectors.web.page import files
+from connectors.web.page import CHAT, CONSOLE, Site, files
 from ops.cli.chat import chat_link
 from tests.support.gateway_world import Served
 
+SITES = pytest.mark.parametrize("site", [CHAT, CONSOLE], ids=lambda site: str(site.folder))
 
-async def test_the_page_is_served_under_a_strict_policy(served: Served) -> None:
-    answer = await served.http.get("/chat/")
+
+@SITES
+async def test_the_page_is_served_under_a_strict_policy(served: Served, site: Site) -> None:
+    answer = await served.http.get(f"{site.path}/")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     policy = answer.headers["content-security-policy"]
@@ -22,18 +25,27 @@ async def test_the_page_is_served_under_a_strict_policy(served: Served) -> None:
     assert "unsafe" not in policy
 
 
-async def test_the_bare_path_leads_to_the_page(served: Served) -> None:
-    answer = await served.http.get("/chat")
-    assert (answer.status_code, answer.headers["location"]) == (308, "/chat/")
+async def test_nobody_may_frame_the_console_which_loads_nothing_from_elsewhere(served: Served) -> None:
+    policy = (await served.http.get("/console/")).headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in policy
+    assert "http" not in policy
 
 
-@pytest.mark.parametrize("name", sorted(files()))
-async def test_every_file_that_a_file_names_is_served_and_is_not_sent_twice(served: Served, name: str) -> None:
-    answer = await served.http.get(f"/chat/{name}")
+@SITES
+async def test_the_bare_path_leads_to_the_page(served: Served, site: Site) -> None:
+    answer = await served.http.get(site.path)
+    assert (answer.status_code, answer.headers["location"]) == (308, f"{site.path}/")
+
+
+@pytest.mark.parametrize(("site", "name"), [(site, name) for site in (CHAT, CONSOLE) for name in sorted(files(site))])
+async def test_every_file_that_a_file_names_is_served_and_is_not_sent_twice(
+    served: Served, site: Site, name: str
+) -> None:
+    answer = await served.http.get(f"{site.path}/{name}")
     assert answer.status_code == 200
     for mentioned in re.findall(r"""(?:from "\./|src="|href=")([a-z]+\.(?:js|css))""", answer.text):
-        assert (await served.http.get(f"/chat/{mentioned}")).status_code == 200, mentioned
-    again = await served.http.get(f"/chat/{name}", headers={"if-none-match": answer.headers["etag"]})
+        assert (await served.http.get(f"{site.path}/{mentioned}")).status_code == 200, mentioned
+    again = await served.http.get(f"{site.path}/{name}", headers={"if-none-match": answer.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
 
 
