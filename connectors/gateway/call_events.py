@@ -98,7 +98,8 @@ async def output_of(gateway: Gateway, call: Call) -> Fields:
         message["text"] += _chunk(frame.data)
     text = "\n\n".join(message["text"] for message in messages if message["text"])
     output = {"text": text, "messages": messages}
-    if showing is None and call.status is not None and len(msgspec.json.encode(output)) <= OUTPUT_KEPT_BYTES:
+    keeps = showing is None and call.status is not None and not call.erased
+    if keeps and len(msgspec.json.encode(output)) <= OUTPUT_KEPT_BYTES:
         call.output = output
     return output
 

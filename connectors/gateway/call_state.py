@@ -70,7 +70,8 @@ class Call(msgspec.Struct, kw_only=True):
     frames: list[int] = msgspec.field(default_factory=list)
     """The seq of its nth frame."""
     output: dict[str, Any] | None = None
-    """Once it was made, of a call that has ended."""
+    """Once it was made, of a call that has ended; not of one that was erased."""
+    erased: bool = False
     waiting: set[asyncio.Event] = msgspec.field(default_factory=set)
 
     @property

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from connectors.gateway.call_state import Call, call_of
 from connectors.gateway.ports import Position, Stored, StoredCall, Unavailable
 from streams.core.events import (
+    ConversationErased,
     Entry,
     Event,
     FrameCommitted,
@@ -90,9 +91,18 @@ class Calls:
             if event.turn.invocation is not None:
                 self._keep(_begun(entry, event))
             return
+        if isinstance(event, ConversationErased):
+            self._forget_words(event.conversation_id or "")
+            return
         call = self._by_run.get(getattr(event, "run_id", None) or "")
         if call is not None:
             self._change(call, entry)
+
+    def _forget_words(self, thread: str) -> None:
+        """What its calls came to is in no memory of this process any more, and is not kept by who reads it just now."""
+        for (its, _), call in self._calls.items():
+            if its == thread:
+                call.output, call.erased = None, True
 
     def _change(self, call: Call, entry: Entry) -> None:
         counted = len(call.frames)

@@ -16,7 +16,7 @@ from connectors.gateway.auth import LEEWAY_S
 from connectors.gateway.calls import Calls
 from connectors.gateway.clock import wall_ms
 from connectors.gateway.ports import Unavailable
-from streams.core.commands import RefuseRun
+from streams.core.commands import EraseConversation, RefuseRun
 from tests.support.gateway_world import API_KEY, MemoryStore, Peer, Served, World, bearer, serve, settings_for
 from tests.support.waiting import until
 
@@ -590,6 +590,21 @@ async def test_a_long_answer_is_not_kept_for_every_call(served: Served, caller: 
     assert kept is not None
     assert kept.output is None
     assert (await caller.record())["output"] == record["output"]
+
+
+async def test_what_an_erased_call_came_to_is_kept_in_no_memory(world: World, served: Served, caller: Caller) -> None:
+    async with at_work(served, caller) as (agent, turn):
+        await say(agent, turn, {"type": "text", "data": {"text": "It is long."}})
+        await say(agent, turn, run("finished"))
+        await caller.record(wait=5_000)
+    kept = await served.gateway.calls.find("t", "i")
+    assert kept is not None
+    assert kept.output is not None
+    erase = EraseConversation(at=0, timestamp=0, conversation_id="t", by="op", reason="asked", id="e")
+    await (await world.send(erase))
+    await until(lambda: kept.output is None)
+    await caller.record()
+    assert kept.output is None, "who reads it just as it is erased does not keep it either"
 
 
 async def test_a_wait_ends_with_the_token(served: Served, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
