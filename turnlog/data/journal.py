@@ -14,7 +14,7 @@ from aiokafka.partitioner import murmur2
 
 from turnlog.data.arrow import events_table
 from turnlog.data.decoding import CannotDecode, Decoder, Registry
-from turnlog.data.events import Entry
+from turnlog.data.events import Entry, Event, Unknown
 from turnlog.data.fold import Fold
 from turnlog.data.tables import arrow, chosen
 
@@ -79,7 +79,7 @@ class _Wanted:
     def takes(self, entry: Entry) -> bool:
         return (
             (self.conversation is None or entry.event.conversation_id == self.conversation)
-            and (self.events is None or type(entry.event).__name__ in self.events)
+            and (self.events is None or _name(entry.event) in self.events)
             and (self.seq == 0 or entry.event.seq >= self.seq)
             and (self.since_ms is None or entry.timestamp >= self.since_ms)
             and (self.until_ms is None or entry.timestamp < self.until_ms)
@@ -329,6 +329,11 @@ class Journal:
             if wanted.takes(entry):
                 chunk.append(Record(where.partition, record.offset, dict(record.headers), entry))
         return chunk
+
+
+def _name(event: Event) -> str:
+    """Its name in the journal, also of one that this release has no class for."""
+    return event.name if isinstance(event, Unknown) else type(event).__name__
 
 
 def _ms(moment: Moment) -> int:

@@ -18,6 +18,7 @@ from streams.runtime.codec import Codec
 from tests.support.registry import FakeRegistry, running
 from turnlog.data import CannotDecode, Decoder, Registry, Unknown
 from turnlog.data import events as ours
+from turnlog.data.journal import _Wanted
 
 CODEC = Codec()
 TURN = TurnCommitted(
@@ -93,6 +94,12 @@ def test_a_registrys_newer_schema_is_understood_as_far_as_it_is_known() -> None:
         entry = decoder.entry(head + written(newer(), ("turnlog.v1.Weather", {"sun": True})))
         assert entry.event == Unknown(conversation_id="c", name="Weather", fields={"sun": True})
     assert registry.calls == ["GET /schemas/ids/1"]
+
+
+def test_an_event_of_a_later_release_is_chosen_by_its_name() -> None:
+    entry = ours.Entry(1, 0, 0, 1, Unknown(conversation_id="c", name="Weather", fields={}))
+    wanted = [_Wanted(None, frozenset(names), 0, None, None) for names in ({"Weather"}, {"TurnCommitted"})]
+    assert [each.takes(entry) for each in wanted] == [True, False]
 
 
 def test_a_registry_that_does_not_know_is_named_without_its_password() -> None:
