@@ -22,8 +22,6 @@ from streams.topics import Topics
 
 log = structlog.get_logger(__name__)
 
-POLL_MS: Final = 1_000
-
 
 class _Copy(msgspec.Struct, frozen=True):
     conversation: str
@@ -72,9 +70,11 @@ class KeyTopic:
                 begin = (await reader.beginning_offsets([place]))[place]
                 end = (await reader.end_offsets([place]))[place]
             reader.seek(place, begin)
-            while await reader.position(place) < end:
-                for record in (await reader.getmany(place, timeout_ms=POLL_MS)).get(place, ()):
+            while (position := await reader.position(place)) < end:
+                for record in (await reader.getmany(place, timeout_ms=self._limit_ms)).get(place, ()):
                     self._take(newest, record)
+                if await reader.position(place) == position:
+                    raise CopiesUnavailable(f"{self._topic} cannot be read past {position}")
         except (KafkaError, TimeoutError, OSError) as error:
             raise CopiesUnavailable(f"{self._topic} cannot be read: {type(error).__name__}") from error
         finally:
