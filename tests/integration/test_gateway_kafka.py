@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
@@ -12,17 +13,26 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from connectors.gateway.intake import KafkaIntake
+from connectors.gateway.journal_pages import KafkaPages
 from connectors.gateway.ports import Unavailable
 from connectors.gateway.protocol.render import encode, numbered
 from connectors.gateway.read_model import PostgresReadModel
 from connectors.gateway.tail import BrokenJournal, Scan, Tail
 from streams.core.commands import CommitTurn
-from streams.core.events import BatchCommitted, Entry, Turn, WriterOpened
+from streams.core.events import (
+    BatchCommitted,
+    ConversationClosed,
+    ConversationOpened,
+    Entry,
+    Turn,
+    WriterOpened,
+)
 from streams.fence.migrate import migrate
 from streams.projector.rows import Rows
 from streams.projector.store import Position as Stored
 from streams.projector.store import PostgresProjection
 from streams.runtime.codec import Codec
+from streams.runtime.journal import headers_of
 from streams.runtime.partitioning import partition_of
 from streams.runtime.signals import Heartbeat
 from streams.settings import Settings, load_settings
@@ -94,7 +104,14 @@ class Journal:
     async def write(self, *entries: Entry, commit: bool = True) -> None:
         await self._producer.begin_transaction()
         for entry in entries:
-            sent = await self._producer.send(self._topic, CODEC.encode_entry(entry), partition=self._partition)
+            key = None if entry.event.conversation_id is None else entry.event.conversation_id.encode()
+            sent = await self._producer.send(
+                self._topic,
+                CODEC.encode_entry(entry),
+                key=key,
+                headers=headers_of(entry, None),
+                partition=self._partition,
+            )
             await sent
         if commit:
             await self._producer.commit_transaction()
@@ -255,6 +272,36 @@ async def test_a_scan_reads_committed_entries_up_to_where_memory_begins(settings
     assert [entry.lsn async for entry in scan.read(0, 0, 5)] == [1, 2, 3, 4]
     assert [entry.lsn async for entry in scan.read(0, 1, 99)] == [2, 3, 4, 5]
     assert [entry.lsn async for entry in scan.read(1, 0, 99)] == []
+
+
+async def test_a_conversations_pages_have_all_that_is_its_own_and_nothing_else(
+    settings: Settings, topics: Topics
+) -> None:
+    opened = ConversationOpened(conversation_id="mine", channel="web")
+    other = ConversationOpened(conversation_id="other", channel="web")
+    closed = ConversationClosed(conversation_id="mine", seq=1, by="ann", reason="done", id="x")
+    async with Journal(settings, topics) as journal:
+        await journal.write(Entry(1, 1, 1, 1, WriterOpened(writer_epoch=1, worker="wk-1")), Entry(2, 1, 1, 1, other))
+        await journal.write(Entry(3, 1, 1, 1, opened), batch(4))
+        await journal.write(Entry(5, 1, 1, 1, closed), commit=False)
+        await journal.write(Entry(5, 1, 1, 1, closed), batch(6))
+        await journal.write(Entry(7, 1, 1, 2, WriterOpened(writer_epoch=2, worker="wk-2")))
+    since = int(time.time() * 1000)
+    for read_through in (1, 100):
+        pages = KafkaPages(settings, topics.conversations, CODEC, PlainWords(), read_through=read_through)
+        found, offset = list[int](), None
+        while True:
+            page = await pages.page(0, "mine", offset=offset, since_ms=since, limit=2, opened=offset is not None)
+            assert len(page.found) <= 2
+            found += [each.entry.lsn for each in page.found]
+            if page.next >= page.end:
+                break
+            offset = page.next
+        assert found == [1, 3, 5, 7]
+    late = await KafkaPages(settings, topics.conversations, CODEC, PlainWords()).page(
+        0, "mine", offset=None, since_ms=since + 3_600_000, limit=9, opened=False
+    )
+    assert [each.entry.lsn for each in late.found] == [1, 3, 5, 7]  # by a clock that is wrong nothing is lost
 
 
 async def test_a_scan_of_a_kafka_that_is_away_is_unavailable() -> None:

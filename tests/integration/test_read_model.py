@@ -341,6 +341,11 @@ async def test_pages_of_conversations_leave_none_out(projection: PostgresProject
     by_external, _ = await model.conversations(limit=10, external_id="ext-1", channel="web")
     assert [(row.id, row.metadata) for row in by_external] == [("waits", '{"a":1}')]
     assert (await model.conversations(limit=10, channel="agents"))[0] == []
+    named = {"ext-1": ["waits"], "wai": ["waits"], "c-": ["c-1", "c-2", "c-3"], "xt-1": [], "%": []}
+    for word, found in named.items():
+        rows, _ = await model.conversations(limit=10, named=word)
+        assert sorted(row.id for row in rows) == found
+    assert len((await model.conversations(limit=10, named="u"))[0]) == 4  # who is in all of them
     made = [base64.urlsafe_b64encode(text).decode() for text in (b"9" * 30 + b" c", b"1 a\0b")]
     for broken in ("?", "bm9wZQ==", "w6TDtg", *made):
         with pytest.raises(InvalidCursor):
