@@ -111,7 +111,8 @@ def verify(
                 where = Where(archive=archive, offline=offline)
                 verdict = asyncio.run(verify_cluster(settings, scope, progress, where, processes=processes))
         except Interrupted as interrupted:
-            raise CommandFailed(f"interrupted; go on with: {interrupted}", INTERRUPTED) from None
+            digest = "" if digests is None else f"; it leaves the digests out: `turnlog digest verify {digests}`"
+            raise CommandFailed(f"interrupted; go on with: {interrupted}{digest}", INTERRUPTED) from None
     raise typer.Exit(0 if _told_all(verdict, evidence, output) else NEGATIVE)
 
 

@@ -33,6 +33,17 @@ SEGMENT_RECORDS: Final = 100_000
 Notify = Callable[[str], None]
 
 
+class Gap(HistoryUnavailable):
+    """What is to be sealed next is missing. Nothing is sealed behind it unless a person says so."""
+
+    def __init__(self, missing: Missing) -> None:
+        super().__init__(
+            f"MISSING: offsets {missing.gone} of partition {missing.partition} cannot be read, and were not sealed. "
+            "Name the archive that has them (--archive); or, to seal what is left and have every comparison tell of "
+            "the gap: --after-gap"
+        )
+
+
 class Sealer:
     """Seals one history into one place. Any number may do so at the same time."""
 
@@ -46,7 +57,7 @@ class Sealer:
         after_gap: bool = False,
         notify: Notify,
     ) -> None:
-        """`after_gap`: what is missing is sealed as such, and told by every comparison; else it raises `Missing`."""
+        """`after_gap`: what is missing is sealed as such, and told by every comparison; else it raises `Gap`."""
         self._history = history
         self._digests = digests
         self._key = key
@@ -73,7 +84,7 @@ class Sealer:
                 leaves, end = await self._leaves(partition, Range(start, until))
             except Missing as missing:
                 if not self._after_gap:
-                    raise
+                    raise Gap(missing) from missing
                 leaves, end = None, missing.gone.end
             if await asyncio.to_thread(self._put, partition, Range(start, end), leaves, last):
                 count = 0 if leaves is None else len(leaves.offsets)

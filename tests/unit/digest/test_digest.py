@@ -17,10 +17,10 @@ from ops.archive.segment import Source
 from ops.digest.against import Evidence, Kind, Tampering, against
 from ops.digest.keys import DigestKeyError, SigningKey, Trust, new_key, public_key, signing_key, trusted
 from ops.digest.leaves import leaf_of
-from ops.digest.sealing import Sealer
+from ops.digest.sealing import Gap, Sealer
 from ops.digest.statements import Digests, Envelope, Statement, seal, statement_folder, statement_name
 from ops.history.place import Place, place_at
-from ops.history.port import HistoryUnavailable, Missing, Range, Recorded
+from ops.history.port import HistoryUnavailable, Range, Recorded
 from streams.runtime.framing import SINGLE_OBJECT
 from tests.support.histories import MemoryHistory, two_partitions
 from tests.support.journals import answered, taken_over
@@ -230,7 +230,7 @@ async def test_what_cannot_be_read_is_missing_and_the_rest_is_compared(place: Pl
 async def test_nothing_is_sealed_behind_a_gap_unless_it_is_told_to(place: Place, key: SigningKey) -> None:
     history = two_partitions()
     history.delete_before(0, 4)
-    with pytest.raises(Missing):
+    with pytest.raises(Gap, match=r"MISSING: offsets 0 to 3 of partition 0.*--after-gap"):
         await sealed(history, place, key)
     assert place.names("digests") == []
     await sealed(history, place, key, after_gap=True)
