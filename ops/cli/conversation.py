@@ -213,7 +213,7 @@ def timeline(
 
       turnlog conversation timeline 6f9619ff-8b86-d011
 
-      turnlog conversation timeline 6f9619ff-8b86-d011 --show-text --why "case 7"
+      turnlog conversation timeline 6f9619ff-8b86 --show-text --why "case 7"
     """
     reading = _Reading(
         conversation, output, follow=False, shown_to=(by or getpass.getuser(), why) if show_text else None
