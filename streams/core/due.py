@@ -47,8 +47,8 @@ def due(state: Partition, run: Run) -> int | None:
 
     A run whose member asks a person waits `interrupt_ttl_ms` for the answer. Else an adopted run waits `adopt_ms` for a
     frame, and a run that someone works on may be idle for `watchdog_ms`. Where the channel sets them: a run waits
-    `wait_ms` for a member, and `begin_ms` for its member to begin. One that all members refused is tried again after
-    `TRY_AGAIN_MS`. All count from the present writer's begin if that is later.
+    `wait_ms` for a member, and `begin_ms` for its member to begin. All count from the present writer's begin if that is
+    later. One that all members refused has a deadline at most: a tick finds what is to be tried again by itself.
 
     The deadline is a moment of log time, which passes with a writer only. It stands still while a person is asked.
     """
@@ -83,7 +83,7 @@ def _due_unwatched(state: Partition, run: Run, rules: GroupRules) -> int | None:
     if run.member is None and is_kept(state, run):
         return max(run.placed_at, state.restarted_at) + rules.grace_ms
     if waits_for_room(state, run):
-        return max(run.placed_at, state.restarted_at) + TRY_AGAIN_MS
+        return None
     limit = rules.wait_ms if run.member is None else rules.begin_ms
     return max(run.placed_at, state.restarted_at) + limit if limit else None
 
@@ -93,3 +93,12 @@ def watch(state: Partition, conversation: Conversation, run: Run) -> None:
     when = due(state, run)
     if when is not None:
         state.timers.add(run.id, conversation.id, when)
+
+
+def watch_orphans(state: Partition, group: str) -> None:
+    """What waited for room among the group's members waits for a member from here on, as long as its rules let it."""
+    for id_ in state.orphans.get(group, ()):
+        conversation = state.conversations[id_]
+        for run in conversation.runs.values():
+            if run.member is None and run.group == group:
+                watch(state, conversation, run)

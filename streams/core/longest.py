@@ -1,4 +1,5 @@
-"""The orphans of a group by how long they wait, so that an end of a run costs what it gives away, not what waits."""
+"""The orphans of a group by how long they wait, so that an end of a run, and a tick, cost what
+they give away, not what waits."""
 
 from __future__ import annotations
 
@@ -36,16 +37,22 @@ class Longest(msgspec.Struct):
 
     def first(self, wanted: Callable[[Waiting], bool]) -> Waiting | None:
         """Who waits longest of those that are wanted; None: there is none. Changes nothing but its own order."""
+        return next(iter(self.firsts(1, wanted)), None)
+
+    def firsts(self, most: int, wanted: Callable[[Waiting], bool], *, until: int | None = None) -> list[Waiting]:
+        """The `most` that wait longest of those that are wanted, and wait since `until` or before."""
         heap, passed = self.heap, []
-        found = None
-        while heap and found is None:
+        found: list[Waiting] = []
+        while heap and len(found) < most:
             waiting = heap[0]
             if self.present.get(waiting[3]) != waiting:
                 heappop(heap)
-            elif wanted(waiting):
-                found = waiting
-            else:
-                passed.append(heappop(heap))
+                continue
+            if until is not None and waiting[0] > until:
+                break
+            passed.append(heappop(heap))
+            if wanted(waiting):
+                found.append(waiting)
         for waiting in passed:
             heappush(heap, waiting)
         return found

@@ -28,7 +28,7 @@ from streams.core.commands import (
     ListedMember,
 )
 from streams.core.draft import Draft
-from streams.core.due import watch
+from streams.core.due import watch, watch_orphans
 from streams.core.events import (
     ConfigChanged,
     Entry,
@@ -313,6 +313,7 @@ def evolve_left(state: Partition, _: Entry, event: MemberLeft) -> None:
         del of_channel[group.id]
         if not of_channel:
             del state.channel_groups[group.channel]
+        watch_orphans(state, group.id)
     state.plans.clear()
 
 

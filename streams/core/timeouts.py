@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Final
 
 from streams.core.draft import Draft
-from streams.core.due import FAIL, due, is_kept, on_owner_loss, waits_for_room
+from streams.core.due import FAIL, TRY_AGAIN_MS, due, is_kept, on_owner_loss, waits_for_room
 from streams.core.events import MoveReason, RunStatus
+from streams.core.longest import Waiting
 from streams.core.ownership import owner_of
 from streams.core.runs import end, give, is_answered, lose_owner, move
 from streams.core.state import Conversation, Member, Partition, Run
@@ -18,29 +18,45 @@ room must not fill the journal with refusals. An end of a run lets the next one 
 
 
 def decide_due(state: Partition, draft: Draft, at: int) -> None:
-    """Fire the time-outs that are due, oldest first."""
-    fired = []
+    """Fire the time-outs that are due, and try what waits for room again, oldest first."""
+    fired = _tried_again(state, at)
     for conversation_id, run_id in state.timers.candidates(at):
-        conversation = state.conversations[conversation_id]
-        run = conversation.runs[run_id]
+        run = state.conversations[conversation_id].runs[run_id]
         when = due(state, run)
         if when is not None and when <= at:
             fired.append((when, conversation_id, run.turn_seq, run_id))
-    tried: Counter[str] = Counter()
     for _, conversation_id, _, run_id in sorted(fired):
         conversation = state.conversations[conversation_id]
-        run = conversation.runs[run_id]
-        if waits_for_room(state, run) and not (run.deadline_at and at >= run.deadline_at):
-            tried[run.group] += 1
-            if tried[run.group] > TRIES_PER_TICK:
-                continue
-        _time_out(state, draft, conversation, run, at)
+        _time_out(state, draft, conversation, conversation.runs[run_id], at)
+
+
+def _tried_again(state: Partition, at: int) -> list[Waiting]:
+    """Runs that all had refused `TRY_AGAIN_MS` ago, a few of each group; those whose deadline is over end by that."""
+    since = at - TRY_AGAIN_MS
+    if state.restarted_at > since:
+        return []
+
+    def is_tried(waiting: Waiting) -> bool:
+        run = state.conversations[waiting[1]].runs[waiting[3]]
+        return waits_for_room(state, run) and not _is_past_deadline(run, at)
+
+    return [
+        (max(placed_at, state.restarted_at) + TRY_AGAIN_MS, conversation_id, turn_seq, run_id)
+        for group, longest in state.longest.items()
+        if group in state.groups
+        for placed_at, conversation_id, turn_seq, run_id in longest.firsts(TRIES_PER_TICK, is_tried, until=since)
+    ]
+
+
+def _is_past_deadline(run: Run, at: int) -> bool:
+    """It has one, which does not stand still, and that is over."""
+    return bool(run.deadline_at) and at >= run.deadline_at and (run.progress is None or not run.progress.paused_at)
 
 
 def _time_out(state: Partition, draft: Draft, conversation: Conversation, run: Run, at: int) -> None:
     if run.member is not None and run.progress is not None and run.progress.asks:
         end(draft, conversation, run, RunStatus.TIMED_OUT, "interrupt_expired")
-    elif run.deadline_at and at >= run.deadline_at and (run.progress is None or not run.progress.paused_at):
+    elif _is_past_deadline(run, at):
         end(draft, conversation, run, RunStatus.TIMED_OUT, "deadline")
     elif run.member is None and is_kept(state, run):
         _give_up_waiting(state, draft, conversation, run, at)

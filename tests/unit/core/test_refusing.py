@@ -139,6 +139,24 @@ def test_an_end_looks_at_what_it_gives_away_and_not_at_all_that_wait(monkeypatch
     assert looked == [f"w{number:03}/1/{GROUP}" for number in range(3)]
 
 
+def test_a_tick_looks_at_what_it_tries_again_and_not_at_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: set[str] = set()
+
+    def looking(state: Partition, run: Run) -> bool:
+        looked.add(run.id)
+        return waits_for_room(state, run)
+
+    world = world_with("a")
+    for number in range(200):
+        world.open(f"w{number:03}")
+        world.say(id_=f"w{number:03}")
+        world.refuse("a", f"w{number:03}/1/{GROUP}", f"w{number:03}")
+    for module in ("due", "timeouts"):
+        monkeypatch.setattr(f"streams.core.{module}.waits_for_room", looking)
+    world.pass_time(1_000)
+    assert looked == {f"w{number:03}/1/{GROUP}" for number in range(16)}
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99))))
 def test_who_waits_longest_comes_first_whoever_left_meanwhile(changes: list[tuple[int, int]]) -> None:
     longest, expected = Longest(), dict[str, Waiting]()
@@ -151,6 +169,10 @@ def test_who_waits_longest_comes_first_whoever_left_meanwhile(changes: list[tupl
             longest.drop(run)
         assert longest.first(lambda each: each[3] != "r0") == min(
             (each for each in expected.values() if each[3] != "r0"), default=None
+        )
+        assert (
+            longest.firsts(3, lambda each: each[3] != "r0", until=50)
+            == sorted(each for each in expected.values() if each[3] != "r0" and each[0] <= 50)[:3]
         )
 
 
@@ -225,3 +247,23 @@ def test_who_waits_for_room_waits_for_a_member_when_the_last_one_leaves() -> Non
     world.leave("a")
     assert not [event for event in world.pass_time(5_000) if isinstance(event, RunMoved)]
     assert moved(world.join("b")).to_member == "b"
+
+
+def test_and_ends_when_none_comes_in_the_time_that_its_channel_gives_it() -> None:
+    world = world_with("a", wait_ms=5_000)
+    world.say()
+    refused_by_all(world)
+    world.pass_time(500)
+    world.leave("a")
+    (ended,) = [event for event in world.pass_time(5_000) if isinstance(event, RunEnded)]
+    assert (ended.status, ended.reason) == (RunStatus.OWNER_GONE, "no_member")
+
+
+def test_who_waits_for_room_ends_at_its_deadline_and_is_tried_again_before() -> None:
+    world = world_with("a", deadline_ms=2_500)
+    world.say()
+    refused_by_all(world)
+    assert moved(world.pass_time(1_000)).to_member == "a"
+    world.refuse("a", RUN, epoch=3)
+    world.pass_time(1_500)
+    assert not world.conversation().runs
