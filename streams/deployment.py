@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from streams.fence.migrate import verify as verify_tables
 from streams.fence.topics import database_id, kept_topics
-from streams.runtime.belonging import belong, owner_of
+from streams.runtime.belonging import belong, moved_to, owner_of
 from streams.runtime.health import HealthServer
 from streams.runtime.kafka import KafkaUnavailable
 from streams.settings import Settings
@@ -127,6 +127,12 @@ class _Start:
                 f"the topics of {where} belong to another database ({owner}; this one is {mine}): two deployments must "
                 "not share them. Use that database (TURNLOG_POSTGRES), or a namespace of your own (TURNLOG_NAMESPACE); "
                 "where it is lost for good, `turnlog topic adopt` puts this one in its place"
+            )
+        namespace = await moved_to(kafka, topic, limit_s)
+        if namespace is not None:
+            raise TopicsError(
+                f"this deployment was moved to topics with more partitions: set TURNLOG_NAMESPACE={namespace}. (Where "
+                "the database was restored from before that: run the same `turnlog topic grow` again first)"
             )
 
     async def _answer(self, name: str, ask: Callable[[], Awaitable[T]]) -> T:

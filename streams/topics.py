@@ -242,9 +242,13 @@ async def identities(admin: AIOKafkaAdminClient, topics: Topics) -> dict[str, st
 def require_same(kept: Mapping[str, str], found: Mapping[str, str]) -> None:
     """Raise `TopicsError` unless the topics `found` are those that the database belongs to."""
     if set(kept) != set(found):
+        namespace = next(
+            (name.removesuffix("conversations")[:-1] for name in kept if name.endswith("conversations")), ""
+        )
         raise TopicsError(
             f"the database belongs to another deployment, whose topics are {', '.join(sorted(kept))}: each namespace "
-            "needs a database of its own (TURNLOG_NAMESPACE, TURNLOG_POSTGRES)"
+            "needs a database of its own (TURNLOG_NAMESPACE, TURNLOG_POSTGRES). Where this deployment was moved there, "
+            f"by `turnlog topic grow`, set TURNLOG_NAMESPACE={namespace}"
         )
     anew = [name for name, topic_id in found.items() if kept[name] != topic_id]
     if anew:
@@ -269,7 +273,7 @@ def _one_count(counts: Mapping[str, int], wanted: int | None) -> int:
         raise TopicsError(
             f"every topic must have {wanted} partitions, but there are: {listed}. A conversation's partition is "
             "computed from the count, so that it is fixed when the topics are made: ask for the count that they have, "
-            "or make a new deployment under another TURNLOG_NAMESPACE"
+            "move the deployment to more (`turnlog topic grow`), or make a new one under another TURNLOG_NAMESPACE"
         )
     return wanted
 

@@ -19,7 +19,8 @@ from ops.audit.runs import RunEpochs
 from ops.audit.source import CouldNotVerify, PartitionSource
 from ops.audit.turns import NothingLost
 from ops.audit.violations import Checker, Findings, Problems, Seeing, Tally, Violation
-from streams.core.events import BatchCommitted, Entry, Event, Unknown
+from ops.grow.split import GROWN
+from streams.core.events import BatchCommitted, Entry, Event, OperatorActed, Unknown
 from streams.core.fold import evolve
 from streams.core.state import KEY_LIFETIME_MS, ImpossibleEvent
 from streams.fence.port import Positions
@@ -68,6 +69,8 @@ class PartitionAudit:
             self._clock,
         )
         self._lsn = 0
+        self._grown = False
+        """It begins with what was copied from fewer partitions (`turnlog topic grow`)."""
         self._compared = False
         self.position = 0
         """Journal offset up to which all is seen."""
@@ -152,7 +155,9 @@ class PartitionAudit:
                 if found := look(entry, event):
                     self._report(invariant, entry, found)
         self._fold(entries)
-        last = entries[-1]
+        first, last = entries[0], entries[-1]
+        if first.lsn == 1:
+            self._grown = isinstance(first.event, OperatorActed) and first.event.action == GROWN
         self._lsn = last.lsn
         if isinstance(last.event, BatchCommitted):
             await self._account(last, covered)
@@ -183,20 +188,28 @@ class PartitionAudit:
     async def _account(self, entry: Entry, covered: Positions) -> None:
         """Hold what the batch consumed against what came of it."""
         after = self._consumed.covered
+        if self._grown and after == Positions():  # decided in the generation of topics before, of its intake
+            self._clock.account(entry, None)
+            self.unticked += 1
+            self._uncomparable()
+            return
         ticks = await self._source.ticks(covered, after, self._clock.writer.worker)
         self.unticked += ticks is None
         if found := self._clock.account(entry, ticks):
             self._report(ClockFollowsTicks.invariant, entry, found)
         taken = await self._source.taken(covered, self._consumed.covered, self._consumed.open)
         if taken is None:
-            self.uncompared += 1
-            self._consumed.skip()
-            self._fenced.skip()
+            self._uncomparable()
             return
         if found := self._consumed.account(*taken):
             self._report(Consumed.invariant, entry, found)
         if found := self._fenced.account(taken[1].refs):
             self._report(NothingFenced.invariant, entry, found)
+
+    def _uncomparable(self) -> None:
+        self.uncompared += 1
+        self._consumed.skip()
+        self._fenced.skip()
 
     def _refuse_unknown(self, entries: Iterable[Entry]) -> None:
         for entry in entries:

@@ -22,6 +22,7 @@ from ops.cli.common import (
     translated_failures,
 )
 from ops.cli.errors import CommandFailed
+from ops.cli.topic_grow import grow_topics
 
 if TYPE_CHECKING:
     from streams.settings import Settings
@@ -131,17 +132,24 @@ def adopt_topics(
         )
 
 
+app.command("grow")(grow_topics)
+
+
 async def _owners(settings: Settings) -> tuple[str | None, str]:
     """Whose the topics are, and the name of this database."""
     from ops.provision import connected_admin
     from streams.fence.topics import database_id
-    from streams.runtime.belonging import owner_of
-    from streams.topics import Topics, verify
+    from streams.runtime.belonging import moved_to, owner_of
+    from streams.topics import Topics, TopicsError, verify
 
     topics = Topics(settings.namespace)
     async with connected_admin(settings.kafka) as admin:
         await verify(admin, topics)
-    owner = await owner_of(settings.kafka, topics.deployment, settings.request_timeout_ms / 1000)
+    limit_s = settings.request_timeout_ms / 1000
+    namespace = await moved_to(settings.kafka, topics.deployment, limit_s)
+    if namespace is not None:
+        raise TopicsError(f"this deployment was moved to the namespace {namespace!r}: adopt the topics of that one")
+    owner = await owner_of(settings.kafka, topics.deployment, limit_s)
     return owner, await asyncio.to_thread(database_id, settings.postgres)
 
 

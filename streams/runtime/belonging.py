@@ -23,6 +23,8 @@ class Belonging(msgspec.Struct, frozen=True, omit_defaults=True):
     database: str
     instead_of: str | None = None
     """The database whose place it takes; None: it is the first."""
+    moved_to: str | None = None
+    """The namespace of the topics that have taken the place of these, with more partitions; None: none have."""
 
 
 _decoder = msgspec.json.Decoder(Belonging)
@@ -37,8 +39,22 @@ def owner_in(records: Iterable[Belonging]) -> str | None:
     return owner
 
 
+def namespace_after(records: Iterable[Belonging]) -> str | None:
+    """The namespace that the deployment was moved to; None: it was not."""
+    return next((record.moved_to for record in records if record.moved_to is not None), None)
+
+
 async def owner_of(bootstrap: str, topic: str, limit_s: float) -> str | None:
     """The database that the topics belong to; None: nobody's yet. Raises `KafkaUnavailable` and `TopicsError`."""
+    return owner_in(await _records(bootstrap, topic, limit_s))
+
+
+async def moved_to(bootstrap: str, topic: str, limit_s: float) -> str | None:
+    """The namespace that the deployment was moved to; None: it was not. Raises as `owner_of`."""
+    return namespace_after(await _records(bootstrap, topic, limit_s))
+
+
+async def _records(bootstrap: str, topic: str, limit_s: float) -> list[Belonging]:
     reader = consumer(bootstrap, limit_s)
     place = TopicPartition(topic, 0)
     records: list[Belonging] = []
@@ -56,18 +72,26 @@ async def owner_of(bootstrap: str, topic: str, limit_s: float) -> str | None:
         raise TopicsError(f"{topic} has a record that no release of Turnlog wrote: {error}") from error
     finally:
         await reader.stop()
-    return owner_in(records)
+    return records
 
 
 async def belong(
     bootstrap: str, topic: str, database: str, limit_s: float, *, instead_of: str | None = None
 ) -> str | None:
     """Say that the topics belong to `database`; whose they are then. Raises `KafkaUnavailable` and `TopicsError`."""
+    await _say(bootstrap, topic, Belonging(database, instead_of), limit_s)
+    return await owner_of(bootstrap, topic, limit_s)
+
+
+async def move(bootstrap: str, topic: str, database: str, namespace: str, limit_s: float) -> None:
+    """Say that the topics of `namespace` have taken the place of these, which are `database`'s. Raises as `belong`."""
+    await _say(bootstrap, topic, Belonging(database, database, namespace), limit_s)
+
+
+async def _say(bootstrap: str, topic: str, record: Belonging, limit_s: float) -> None:
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", request_timeout_ms=int(limit_s * 1000))
     try:
         await asked(producer.start(), limit_s)
-        record = msgspec.json.encode(Belonging(database, instead_of))
-        await asked(producer.send_and_wait(topic, record, partition=0), limit_s)
+        await asked(producer.send_and_wait(topic, msgspec.json.encode(record), partition=0), limit_s)
     finally:
         await producer.stop()
-    return await owner_of(bootstrap, topic, limit_s)
