@@ -14,7 +14,8 @@ from starlette.websockets import WebSocket
 from connectors.gateway.agent_past import AgentPast
 from connectors.gateway.clock import wall_ms
 from connectors.gateway.commands import unavailable
-from connectors.gateway.connection import Connection, Submit
+from connectors.gateway.connection import Connection, Submit, Work
+from connectors.gateway.followed import OwnedConversations
 from connectors.gateway.live import Speaker
 from connectors.gateway.membership import Member, group_of
 from connectors.gateway.ports import Unavailable, Written
@@ -58,6 +59,7 @@ class AgentConnection(Connection):
         self._agent_session = session
         self._gateway = gateway
         self._past = AgentPast(gateway, self)
+        self._owned = OwnedConversations(gateway, self)
         self._member: Member | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -88,11 +90,10 @@ class AgentConnection(Connection):
 
     def serves(self, channel: str) -> bool:
         """See `hub.AgentPort`."""
-        own, routes = self.channel, self._gateway.directory.config.routes
+        own, routes = self.channel or "", self._gateway.directory.config.routes
         # People of a channel that a conversation is routed to are its agents' business as those of its own are.
-        return (
-            channel == own or own in routes.get(channel, ()) or any({own, channel} <= {*to} for to in routes.values())
-        )
+        linked = own in routes.get(channel, ()) or channel in routes.get(own, ())
+        return channel == own or linked or any({own, channel} <= {*to} for to in routes.values())
 
     def send_away(self, by: str, reason: str) -> None:
         """See `hub.AgentPort`."""
@@ -118,11 +119,12 @@ class AgentConnection(Connection):
         elif isinstance(action, Follow):
             self._follow(action)
         elif isinstance(action, LoadFor):
-            if self._past.want(action):
-                self._spawn(self._past.load_wanted)
+            if not self._owned.sync(action):
+                self.replay(action)
         elif isinstance(action, Unfollow):
             self._followed.pop(action.conversation_id, None)
             self._gateway.hub.unfollow(action.conversation_id, self)
+            self._owned.drop(action.conversation_id)
         else:
             super()._begin(action)
 
@@ -137,6 +139,17 @@ class AgentConnection(Connection):
             if wanted.ask:
                 for frame in gateway.live.follows(conversation_id):
                     self.relay(conversation_id, frame)
+        if not wanted.ask:  # its hello named them
+            self._owned.list({id_: self.session.watermark(id_) for id_ in wanted.conversation_ids})
+
+    def replay(self, wanted: LoadFor) -> None:
+        """What it asks for of a conversation of another channel."""
+        if self._past.want(wanted):
+            self._spawn(self._past.load_wanted)
+
+    def work(self, work: Work) -> None:
+        """Do something for as long as the connection is there; what fails ends it."""
+        self._spawn(work)
 
     async def _do(self, action: Action) -> None:
         match action:
@@ -261,6 +274,8 @@ class AgentConnection(Connection):
         event = entry.event
         if isinstance(event, FrameCommitted | Duplicate):
             self.tell(lambda session: session.committed(event, entry.timestamp, wall_ms()))
+            if isinstance(event, FrameCommitted) and event.run_id is None:
+                self._owned.list({event.conversation_id or "": event.seq})
         elif isinstance(event, Refused):
             self.tell(lambda session: session.refused(event, wall_ms()))
 
@@ -268,6 +283,7 @@ class AgentConnection(Connection):
         self._gateway.hub.disconnect(self.session.member)
         for conversation_id in self._followed:
             self._gateway.hub.unfollow(conversation_id, self)
+        self._owned.close()
         for ref in self.session.pending_refs:
             self._gateway.hub.forget(ref)
         if self._member is not None:

@@ -127,9 +127,8 @@ class Tokens:
             raise ProtocolError(
                 "forbidden", f"scope: channel {channel_id} is of kind {channel.kind}; its tokens have scope {wanted}"
             )
-        if user is not None and not (0 < len(user) <= MAX_ID and len(user.encode()) <= ID_MAX_BYTES):
-            rule = f"a string of 1 to {MAX_ID} characters, at most {ID_MAX_BYTES} bytes as UTF-8"
-            raise ProtocolError("invalid_message", f"user.id: {rule}", details={"field": "user.id"})
+        if user is not None:
+            check_user(user)
         minted = channel_id if scope is Scope.CHANNEL else f"guest-{uuid4().hex}"
         return Claims(
             channel=channel_id, scope=scope, user=user or minted, named=user is not None, expires_at=self.expires_at()
@@ -138,3 +137,11 @@ class Tokens:
     def expires_at(self) -> int:
         """When a token issued now ends, ms since the epoch."""
         return (int(time.time()) + self.ttl_s) * 1000
+
+
+def check_user(user: str) -> str:
+    """The id of a person, as a channel's backend names them; raises `invalid_message`."""
+    if not (0 < len(user) <= MAX_ID and len(user.encode()) <= ID_MAX_BYTES):
+        rule = f"a string of 1 to {MAX_ID} characters, at most {ID_MAX_BYTES} bytes as UTF-8"
+        raise ProtocolError("invalid_message", f"user.id: {rule}", details={"field": "user.id"})
+    return user

@@ -90,6 +90,13 @@ OPERATIONS: Final = (
         "A new conversation",
         TOKEN,
         headers=KEY,
+        body={
+            "user": Field(
+                "object",
+                "with a token of an agents' channel: the person whom it is with",
+                fields={"id": Field("string", "the user's id, as the other channels' backends call them")},
+            )
+        },
         answer=BOUND_ANSWER,
         status=201,
     ),

@@ -12,8 +12,10 @@ from starlette.routing import Route
 
 from connectors.gateway import http
 from connectors.gateway.activities import activity
-from connectors.gateway.http import claims_of, conversation_id, json_body, json_response, optional
+from connectors.gateway.auth import check_user
+from connectors.gateway.http import any_claims, claims_of, conversation_id, json_body, json_response, optional
 from connectors.gateway.live import Speaker
+from connectors.gateway.ports import ConversationInfo
 from connectors.gateway.protocol import limits, messages
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import MAX_ID, UserMessage, check_text, json_text
@@ -73,14 +75,43 @@ def _token(gateway: Gateway, claims: Claims) -> dict[str, Any]:
 
 
 async def create_conversation(gateway: Gateway, request: Request) -> Response:
-    """A new conversation of the token's person; a token that is for one already gets that one."""
-    claims = await claims_of(gateway, http.bearer(request))
+    """A new conversation of the token's person; a token that is for one already gets that one. Of an agents' channel's
+    token, one of its own, with the person that it names."""
+    claims = await any_claims(gateway, http.bearer(request))
+    if claims.scope is Scope.CHANNEL:
+        return await _create_owned(gateway, request, claims)
     created = claims.conversation_id
     if created is None:
         created = await gateway.commands.open_conversation(
             claims, key=http.idempotency_key(request), headers=http.trace_headers(request)
         )
     return json_response(_bound(gateway, request, claims, created), 201)
+
+
+async def _create_owned(gateway: Gateway, request: Request, claims: Claims) -> Response:
+    user = optional(optional(await json_body(request), "user", dict) or {}, "id", str, "user.")
+    opener = claims if user is None else msgspec.structs.replace(claims, user=check_user(user), named=True)
+    # Without a person it is nobody's elsewhere but of those channels that see all.
+    opener = opener if user is not None else msgspec.structs.replace(claims, named=False)
+    created = await gateway.commands.open_conversation(
+        opener, key=http.idempotency_key(request), headers=http.trace_headers(request)
+    )
+    return json_response({**_token(gateway, claims), "conversationId": created, "streamUrl": _socket(request)}, 201)
+
+
+async def _seen(gateway: Gateway, request: Request) -> tuple[Claims, ConversationInfo]:
+    """Whoever asks, and the conversation: its person, or its own channel of agents."""
+    claims = await any_claims(gateway, http.bearer(request))
+    if claims.scope is Scope.CHANNEL:
+        return claims, await _of_channel(gateway, request, claims)
+    return claims, await gateway.conversation_for(claims, conversation_id(request))
+
+
+async def _of_channel(gateway: Gateway, request: Request, claims: Claims) -> ConversationInfo:
+    info = await gateway.conversation(conversation_id(request))
+    if info.channel != claims.channel:
+        raise ProtocolError("conversation_not_found", "no such conversation of this channel's own")
+    return info
 
 
 async def get_conversation(gateway: Gateway, request: Request) -> Response:
@@ -93,23 +124,32 @@ async def get_conversation(gateway: Gateway, request: Request) -> Response:
 
 def _bound(gateway: Gateway, request: Request, claims: Claims, conversation: str) -> dict[str, Any]:
     bound = msgspec.structs.replace(claims, conversation_id=conversation)
+    return {**_token(gateway, bound), "conversationId": conversation, "streamUrl": _socket(request)}
+
+
+def _socket(request: Request) -> str:
     scheme = "wss" if request.url.scheme == "https" else "ws"
-    stream = f"{scheme}://{request.url.netloc}/socket/converger/v1"
-    return {**_token(gateway, bound), "conversationId": conversation, "streamUrl": stream}
+    return f"{scheme}://{request.url.netloc}/socket/converger/v1"
+
+
+async def _own(gateway: Gateway, request: Request) -> tuple[Claims, ConversationInfo]:
+    """As `_seen`, for what only those of its own channel may do."""
+    claims = await any_claims(gateway, http.bearer(request))
+    if claims.scope is Scope.CHANNEL:
+        return claims, await _of_channel(gateway, request, claims)
+    return claims, await gateway.own_conversation(claims, conversation_id(request))
 
 
 async def close_conversation(gateway: Gateway, request: Request) -> Response:
     """Close it."""
-    claims = await claims_of(gateway, http.bearer(request))
-    info = await gateway.own_conversation(claims, conversation_id(request))
+    claims, info = await _own(gateway, request)
     await gateway.commands.close_conversation(info.id, claims.user, http.trace_headers(request))
     return json_response({"conversationId": info.id, "status": "closed"})
 
 
 async def reopen_conversation(gateway: Gateway, request: Request) -> Response:
     """Open it again."""
-    claims = await claims_of(gateway, http.bearer(request))
-    info = await gateway.own_conversation(claims, conversation_id(request))
+    claims, info = await _own(gateway, request)
     await gateway.commands.reopen_conversation(info.id, claims.user, http.trace_headers(request))
     return json_response({"conversationId": info.id, "status": "active"})
 
@@ -186,8 +226,7 @@ def _check_attachments(attachments: list[Any]) -> None:
 
 async def list_activities(gateway: Gateway, request: Request) -> Response:
     """What was said after a watermark."""
-    claims = await claims_of(gateway, http.bearer(request))
-    info = await gateway.conversation_for(claims, conversation_id(request))
+    claims, info = await _seen(gateway, request)
     seen = http.watermark(request)
     limit = http.number(request, "limit", PAGE_DEFAULT, low=1, high=PAGE_MAX)
     await gateway.check_watermark(info, seen)

@@ -14,6 +14,9 @@ routed to, an owner:
 A conversation's people are those of its own channel, and of the people's channels that this is routed to. Whichever of
 them a turn comes from, it goes to the agents of the conversation's own channel.
 
+A conversation whose own channel is one of agents is that channel's to follow and to write in: its turns go to the
+other agents' channels that it is routed to, and never to the channel itself.
+
 A channel that is routed nowhere is for people among themselves: its turns open no run and wait for nobody.
 
 Close ends the open runs (cancelled, reason `closed`), and with `ConversationClosed` the turns that wait. Close of a
@@ -49,7 +52,7 @@ from streams.core.invocations import decide_invocation
 from streams.core.limits import problem_of_ids, problem_of_text, problem_of_turn
 from streams.core.ownership import change_owner, choose
 from streams.core.policies import make_room, rejecting, why_not_taken
-from streams.core.routing import NOBODY, Plan, may_write, plan_of
+from streams.core.routing import AGENT_KIND, NOBODY, Plan, may_write, owns, plan_of
 from streams.core.run_events import bind, forget_waiting, note_asks, open_run
 from streams.core.runs import end
 from streams.core.state import Conversation, ImpossibleEvent, Latest, Partition, Run, Terms, Update, WaitingTurn
@@ -84,6 +87,9 @@ def decide_open(state: Partition, command: OpenConversation) -> list[Event]:
     if plan_of(state, command.channel) is None:
         detail = f"channel: {command.channel} is not an active channel of document version {state.config.version}"
         return [_refuse(id_, RefusedReason.CHANNEL_UNKNOWN, detail, command.ref)]
+    if state.config.channel(command.channel).kind == AGENT_KIND and not owns(state.config, command.channel):
+        detail = f"channel: {command.channel} is of agents and routed nowhere: nobody could write in its conversations"
+        return [_refuse(id_, RefusedReason.CHANNEL_NOT_ROUTED, detail, command.ref)]
     return [
         ConversationOpened(
             conversation_id=id_,

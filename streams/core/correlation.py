@@ -4,6 +4,8 @@
 2. the turn that its clientId names (`<prefix>.<turn id>.m<n>`, as `converger-agent` makes them);
 3. the run that its sender last said to work on (`read`, `run started`);
 4. the first, by turn, of the runs its sender holds and has been given.
+
+In a conversation of its sender's own channel it is of no run, whatever its clientId names.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import msgspec
 
 from streams.core import keys, refusals
 from streams.core.commands import CommitFrame
-from streams.core.ids import frame_key
+from streams.core.ids import channel_of_group, frame_key
 from streams.core.state import Conversation, Partition, Run
 
 _TURN_OF_CLIENT_ID: Final = re.compile(
@@ -38,7 +40,9 @@ def correlate(conversation: Conversation, command: CommitFrame) -> Target:
     if command.run_id is not None:
         run = conversation.runs.get(command.run_id)
         return _named(conversation, command, run, command.run_id)
-    turn_id = None if client_id is None else _TURN_OF_CLIENT_ID.search(client_id)
+    turn_id = (
+        None if client_id is None or is_its_own(conversation, command.group) else _TURN_OF_CLIENT_ID.search(client_id)
+    )
     if turn_id is not None:
         named = _run_of_turn(conversation, command.group, turn_id[1])
         return _named(conversation, command, conversation.runs.get(named or ""), named)
@@ -52,6 +56,11 @@ def correlate(conversation: Conversation, command: CommitFrame) -> Target:
         if run is None or sent is not None:
             return Target(None, sent, names=False)
     return Target(run, frame_key(command.group, run.id, client_id, run.generation), names=False)
+
+
+def is_its_own(conversation: Conversation, group: str) -> bool:
+    """Whether the conversation's own channel is the group's."""
+    return conversation.channel == channel_of_group(group)
 
 
 def _named(conversation: Conversation, command: CommitFrame, run: Run | None, named: str | None) -> Target:

@@ -5,6 +5,9 @@ names a run, or a turn, that is not open. Nor is a piece of an answer (a chunk, 
 that came back while its old connection holds the run: it is refused, and so is what else comes of it. Its run is then
 given anew to somebody, for the end of an answer without its beginning is none.
 
+In a conversation of its own channel an agent is given no runs: whatever it says there is proactive, also what names a
+turn by its clientId, and any member of that channel may say it.
+
 | frame type | what it becomes |
 |---|---|
 | `read` | `RunStarted` for the last run given up to its watermark; nothing when that is started, or there is none |
@@ -31,13 +34,14 @@ from typing import Final
 
 import msgspec
 
-from streams.core import heard, keys, refusals
+from streams.core import heard, keys, proactive, refusals
 from streams.core.commands import CommitFrame
 from streams.core.correlation import (
     Target,
     by_turn,
     claimed_run,
     correlate,
+    is_its_own,
     is_started,
     lacks_something,
     may_be_a_rest,
@@ -61,8 +65,6 @@ from streams.core.limits import (
     problem_of_checkpoint,
     problem_of_frame,
 )
-from streams.core.ownership import owner_of
-from streams.core.routing import plan_of
 from streams.core.runs import CANCELLED, end, lose_owner
 from streams.core.state import Conversation, Partition, Run
 from streams.core.timeouts import heir_of_adopter
@@ -150,26 +152,20 @@ def _decide_proactive(
         return refusals.frame_fenced(state, command, None, NOT_OPEN)
     if command.frame.type in STRUCTURED and (claimed := claimed_run(state, conversation, command)) is not None:
         return refusals.frame_fenced(state, command, claimed, "run: another connection holds the one that it may be of")
-    if command.frame.type in UNNUMBERED:
-        return refusals.frame_fenced(state, command, None, "type: needs a run that its sender holds")
-    plan = plan_of(state, conversation.channel)
-    if plan is None or all(group.id != command.group for group in plan.groups):
-        return refusals.frame_fenced(state, command, None, "group: this conversation is not routed to it")
-    if not _may_speak_first(state, conversation, command):
-        return refusals.frame_fenced(
-            state, command, None, "member: without a run only the conversation's owner may write"
-        )
+    if is_its_own(conversation, command.group):
+        problem = None
+    elif command.frame.type in UNNUMBERED:
+        problem = "type: needs a run that its sender holds"
+    else:
+        problem = proactive.why_not(state, conversation, command)
+    if problem is not None:
+        return refusals.frame_fenced(state, command, None, problem)
     if not conversation.open:
         return [refusals.frame_refused(command, RefusedReason.CONVERSATION_CLOSED, "conversation_id: it is closed")]
+    if command.frame.type in UNNUMBERED:
+        return [_committed(conversation, command, None, None, 0)]
     key = None if command.frame.client_id is None else frame_key(command.group, None, command.frame.client_id)
     return [_committed(conversation, command, None, key, conversation.head + 1)]
-
-
-def _may_speak_first(state: Partition, conversation: Conversation, command: CommitFrame) -> bool:
-    """It is the owner; or it was until it drains, and may finish what it was saying while nobody got a later turn."""
-    if owner_of(state, command.group, conversation.id, command.at) == command.member:
-        return True
-    return state.members[command.member].draining and conversation.owners.get(command.group) == command.member
 
 
 def _decide_run_frame(conversation: Conversation, command: CommitFrame, run: Run, target: Target) -> list[Event]:

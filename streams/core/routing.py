@@ -228,6 +228,11 @@ def may_write(config: Config, own: str, channel: str) -> bool:
     return target is not None and target.active and target.kind != AGENT_KIND and channel in config.routes.get(own, ())
 
 
+def owns(config: Config, channel: str) -> bool:
+    """Whether this channel of agents may open conversations of its own: they are routed to somebody."""
+    return bool(config.routes.get(channel))
+
+
 def is_delivered(config: Config, own: str, channel: str, origin: str | None) -> bool:
     """Whether people of `channel` are shown what an agent said in a conversation of the channel `own`. `origin`: the
     channel that the turn which it answers came from; None: it answers none."""
@@ -253,8 +258,8 @@ def _make_plan(state: Partition, channel: str) -> Plan | None:
     waiting: list[str] = []
     for to in config.routes.get(channel, ()):
         target = config.channels.get(to)
-        if target is None or not target.active or target.kind != AGENT_KIND:
-            continue
+        if target is None or not target.active or target.kind != AGENT_KIND or to == channel:
+            continue  # whose conversation it is follows it, and is given nothing of it
         of_channel = state.channel_groups.get(to)
         if of_channel:
             groups.extend(of_channel[group] for group in sorted(of_channel))

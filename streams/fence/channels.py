@@ -153,7 +153,8 @@ class Channel(_Strict):
 
 class Route(_Strict):
     """Conversations of channel `from`: their turns are given to the agents of the websocket channels among `to`; people
-    of the others are shown them, and write in them."""
+    of the others are shown them, and write in them. Where `from` is itself a websocket channel, its agents open these
+    conversations, follow them and write in them, and are given no turns of them."""
 
     from_: ChannelId = Field(alias="from")
     to: tuple[ChannelId, ...] = Field(min_length=1)
@@ -176,8 +177,6 @@ class ChannelDocument(_Strict):
             for name in (route.from_, *route.to):
                 if name not in kinds:
                     raise ValueError(f"routes: channel {name} is not in channels")
-            if kinds[route.from_] is ChannelKind.WEBSOCKET:
-                raise ValueError(f"routes: from {route.from_}: turns come from people's channels, not from websocket")
             if route.from_ in route.to:
                 raise ValueError(f"routes: from {route.from_}: to {route.from_}: a channel is not routed to itself")
         return self

@@ -86,3 +86,63 @@ async def test_two_channels_share_a_conversation_and_each_is_shown_what_is_for_i
                 assert await said(again, 8) == live[1:], "a replay from within a stream is what was shown live"
         finally:
             await agent.stop()
+
+
+async def test_an_agents_channel_opens_a_conversation_follows_it_at_any_gateway_and_others_answer_in_it(
+    up: Up, tmp_path: Path
+) -> None:
+    name = uuid.uuid4().hex[:8]
+    bridge, phone, bots = f"bridge-{name}", f"phone-{name}", f"bots-{name}"
+    listed = await turnlog_async("channel", "list", "-o", "json", environment=up.environment)
+    document = {each: listed.document[each] for each in ("channels", "routes")}
+    document["channels"] += [{"id": id_, "kind": "websocket", "group_settle_ms": 0} for id_ in (bridge, bots)]
+    document["channels"] += [{"id": phone, "kind": "web"}]
+    document["routes"] += [{"from": bridge, "to": [bots, phone]}]
+    (tmp_path / "channels.json").write_text(json.dumps(document))
+    file = str(tmp_path / "channels.json")
+    applied = await turnlog_async("channel", "apply", file, "--yes", "-o", "json", environment=up.environment)
+    assert applied.code == 0, applied.err
+    secrets = applied.document["secrets"]
+    agent = Agent(up.gateways[0], channel_secret=secrets[bots], flush_every=0)
+    agent.on_turn(answer)
+    async with httpx.AsyncClient(base_url=up.gateways[0], timeout=30) as here:
+
+        async def token_of(channel: str, **body: Any) -> str | None:  # gateways look for a new document once a second
+            headers = {"authorization": f"Bearer {secrets[channel]}"}
+            got = await here.post(f"{CLIENT}/tokens/generate", headers=headers, json=body)
+            return got.json().get("token") if got.is_success else None
+
+        ann = {"authorization": f"Bearer {await until(lambda: token_of(phone, user={'id': 'ann'}))}"}
+        owner = await until(lambda: token_of(bridge, scope="channel"))
+        opened = await here.post(
+            f"{CLIENT}/conversations", headers={"authorization": f"Bearer {owner}"}, json={"user": {"id": "ann"}}
+        )
+        id_ = opened.json()["conversationId"]
+        await agent.start()
+        try:
+            async with socket(up.gateways[1], owner, {}) as one:
+                await one.say(id_, {"type": "text", "clientId": "o-1", "data": {"text": "Your order is here"}})
+                assert (await one.until("ack"))["seq"] == 1
+                said_by_ann = {"text": "thanks"}
+                posted = await here.post(f"{CLIENT}/conversations/{id_}/activities", headers=ann, json=said_by_ann)
+                assert posted.status_code == 201, posted.text
+                live = await followed(one, 4)
+            assert [(seq, side) for seq, side, _ in live] == [(2, "user"), (3, "bot"), (4, "bot")]
+            assert live[0][2] == "thanks"
+            async with socket(up.gateways[0], owner, {"watermarks": {id_: 2}}) as again:
+                assert await followed(again, 4) == live[1:], "a replay is what was shown live"
+        finally:
+            await agent.stop()
+        proved = await turnlog_async("audit", "verify", "--conversation", id_, environment=up.environment)
+        assert proved.code == 0, proved.out
+
+
+async def followed(peer: Peer, upto: int) -> list[tuple[int, str, str]]:
+    """What a connection of the owning channel is shown up to this seq: seq, side, text."""
+    found: list[tuple[int, str, str]] = []
+    while not found or found[-1][0] < upto:
+        frame = (await peer.frame(within_s=30)).get("frame", {})
+        if "seq" in frame and frame["type"] != "ack":
+            shown = frame.get("chunk") or frame["data"]
+            found.append((frame["seq"], frame.get("from", "bot"), shown.get("text") or shown.get("content") or ""))
+    return found

@@ -170,7 +170,7 @@ def test_middleware_is_written_as_it_was_meant() -> None:
         (with_channel(id="web"), "channels: web more than once"),
         ({**GOOD, "routes": [{"from": "web", "to": ["nobody"]}]}, "routes: channel nobody is not in channels"),
         ({**GOOD, "routes": [{"from": "web", "to": []}]}, "routes[0].to: must not be empty"),
-        ({**GOOD, "routes": [{"from": "agents", "to": ["agents"]}]}, "turns come from people's channels"),
+        ({**GOOD, "routes": [{"from": "agents", "to": ["agents"]}]}, "a channel is not routed to itself"),
         ({**GOOD, "routes": [{"from": "web", "to": ["web"]}]}, "a channel is not routed to itself"),
         ({**GOOD, "routes": 2 * GOOD["routes"]}, "routes: web more than once"),
         ({**GOOD, "routes": [{"from": "web", "to": ["agents", "agents"]}]}, "route from web: agents more than once"),

@@ -195,6 +195,7 @@ class AgentSession(AgentRuns):
         """What goes on in a conversation that it follows."""
         self._now = now
         if self.state is State.OPEN:
+            self._delivery.active(conversation_id)
             self._tell(conversation_id, frame)
         return self._drain()
 

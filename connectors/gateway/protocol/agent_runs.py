@@ -70,6 +70,10 @@ class AgentRuns(Session):
         """Whether it holds a run of this conversation."""
         return self._delivery.holds_run_in(conversation_id)
 
+    def watermark(self, conversation_id: str) -> int:
+        """The highest seq that its process said that it has, or was given."""
+        return self._delivery.highest(conversation_id)
+
     def _too_far_behind(self) -> None:
         """Turns of its runs cannot be read, and people go on: its runs are better off elsewhere."""
         self._end_with(ProtocolError("unavailable", "turns cannot be read for too long; connect again"))
@@ -140,6 +144,12 @@ class AgentRuns(Session):
         if not given.run_id or self.holds(given.run_id, given.run_epoch):
             shown = encode(person_frame(event, run_id=given.run_id, run_epoch=given.run_epoch))
             self._delivery.say(event.conversation_id or "", given.run_id, given.run_epoch, shown)
+        return self._drain()
+
+    def follows(self, conversation_id: str, now: int) -> list[Action]:
+        """It is shown all that is said there, a conversation of its channel's own."""
+        self._now = now
+        self._delivery.wrote(conversation_id)
         return self._drain()
 
     def resume_part(self, fetch: FetchTurn | FetchRun, frames: Sequence[bytes], now: int) -> list[Action]:

@@ -139,8 +139,13 @@ class Delivery:
         return 0 if memory is None else memory.given
 
     def wrote(self, conversation_id: str) -> None:
-        """Something of the member was stored there: it follows what becomes of it."""
+        """Something of the member was stored there, or all of it is shown to it: it follows what becomes of it."""
         self._remember(conversation_id).wrote = True
+
+    def active(self, conversation_id: str) -> None:
+        """Something went on there that it was told of."""
+        if conversation_id in self._memory:
+            self._memory.move_to_end(conversation_id)
 
     def know(self, watermarks: Mapping[str, int]) -> None:
         """Its process says what it has."""

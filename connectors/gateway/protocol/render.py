@@ -23,6 +23,7 @@ from streams.core.events import (
     RunMoved,
     RunStarted,
     RunStatus,
+    Turn,
     TurnCommitted,
     TurnEdited,
     TurnRegenerated,
@@ -163,9 +164,7 @@ def given_turn(
     conversation_id = event.conversation_id or ""
     if edition := edition_of(conversation_id, run_id):
         frame["id"] = edition_id(conversation_id, turn.id, edition)
-    meta = object_of(turn.meta)
-    # Whatever its sender says of these two: agents take them for the gateway's word.
-    frame["meta"] = meta | {"channel": turn.channel, "participant": {"id": turn.sender}}
+    frame["meta"] = _context(turn)
     frame["run"] = run_id
     frame["runEpoch"] = run_epoch
     if (call := turn.invocation) is not None:
@@ -175,6 +174,20 @@ def given_turn(
     if not with_seq:
         del frame["seq"]
         frame["turnSeq"] = event.seq
+    return frame
+
+
+def _context(turn: Turn) -> Fields:
+    # Whatever its sender says of these two: agents take them for the gateway's word.
+    return object_of(turn.meta) | {"channel": turn.channel, "participant": {"id": turn.sender}}
+
+
+def followed(entry: Entry, *, superseded: bool = False) -> Fields:
+    """The frame of an entry that has a `seq`, as agents get it whose channel the conversation belongs to: as viewers
+    do, with the person's context."""
+    frame = numbered(entry, superseded=superseded) or {"type": "unknown", "seq": entry.event.seq}
+    if isinstance(entry.event, TurnCommitted):
+        frame["meta"] = _context(entry.event.turn)
     return frame
 
 

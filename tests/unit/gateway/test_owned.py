@@ -1,0 +1,228 @@
+"""Conversations of an agents' channel itself: opened by it, followed where it lists them, written in by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from connectors.gateway.ports import Unavailable
+from tests.support.gateway_world import DOCUMENT, MemoryStore, Peer, Served, World, bearer, serve
+
+CLIENT = "/api/v1/converger/conversations"
+
+
+@pytest.fixture
+async def owning(world: World) -> AsyncIterator[Served]:
+    """Conversations of `agents` go to people of `phone`, and those of `web` to `agents`."""
+    document = json.loads(json.dumps(DOCUMENT))
+    document["channels"] += [{"id": "desk", "kind": "web", "sees": "all"}, {"id": "phone", "kind": "web"}]
+    document["routes"] += [{"from": "agents", "to": ["phone"]}]
+    store = MemoryStore()
+    store.document_text = json.dumps(document)
+    async with serve(world, store=store) as served:
+        yield served
+
+
+async def opened(served: Served, user: str | None = "ann", **headers: str) -> tuple[str, str]:
+    """A conversation of the agents' own, and a token of their channel."""
+    token = await served.token("agents-secret", scope="channel")
+    body = {"user": {"id": user}} if user is not None else {}
+    answer = await served.http.post(CLIENT, headers=bearer(token) | headers, json=body)
+    assert answer.status_code == 201, answer.text
+    return answer.json()["conversationId"], answer.json()["token"]
+
+
+async def told(peer: Peer, number: int) -> list[tuple[int, str, str]]:
+    """The next numbered frames that it follows: seq, side, text."""
+    found: list[tuple[int, str, str]] = []
+    while len(found) < number:
+        frame = await peer.frame()
+        inner: dict[str, Any] = frame.get("frame", {})
+        assert inner.get("type") != "error", inner
+        if "seq" in inner and inner["type"] != "ack":
+            found.append((inner["seq"], inner["from"], inner["data"]["text"]))
+    return found
+
+
+async def test_a_channel_opens_one_for_a_person_of_another_and_follows_it_where_it_is_listed(owning: Served) -> None:
+    conversation, _ = await opened(owning)
+    ann = await owning.token("phone-secret", user={"id": "ann"})
+    assert (await owning.say(conversation, ann, "zero")).status_code == 201
+    async with owning.agent(watermarks={conversation: 1}) as agent, owning.agent() as other:
+        assert (await owning.say(conversation, ann, "one")).status_code == 201
+        shown = await agent.until("text")
+        assert (shown["seq"], shown["from"], shown["data"]) == (2, "user", {"text": "one"})
+        assert shown["meta"] == {"channel": "phone", "participant": {"id": "ann"}}
+        assert "run" not in shown
+        assert await other.settled() == [], "it did not list it"
+        await agent.say(conversation, {"type": "text", "clientId": "m-1", "data": {"text": "two"}})
+        assert (await agent.until("ack"))["seq"] == 3
+        assert await agent.settled() == [], "its own frame is not shown to it"
+    async with owning.socket(ann, {"conversationId": conversation, "watermark": 0}) as person:
+        texts: list[str] = []
+        while len(texts) < 3:
+            frame = await person.frame()
+            texts += [frame["data"]["text"]] if "seq" in frame else []
+        assert texts == ["zero", "one", "two"]
+    async with owning.agent(watermarks={conversation: 1}) as again:
+        assert await told(again, 2) == [(2, "user", "one"), (3, "bot", "two")]
+
+
+async def test_who_writes_in_it_follows_it_from_there_on(owning: Served) -> None:
+    conversation, _ = await opened(owning)
+    ann = await owning.token("phone-secret", user={"id": "ann"})
+    await owning.say(conversation, ann, "early")
+    async with owning.agent() as agent:
+        await agent.say(conversation, {"type": "text", "clientId": "m-1", "data": {"text": "hello"}})
+        await agent.until("ack")
+        await owning.say(conversation, ann, "late")
+        assert await told(agent, 1) == [(3, "user", "late")]
+
+
+async def test_each_connection_that_lists_it_is_shown_all_of_it_also_what_the_others_say(owning: Served) -> None:
+    conversation, _ = await opened(owning)
+    ann = await owning.token("phone-secret", user={"id": "ann"})
+    await owning.say(conversation, ann, "zero")
+    here = {conversation: 1}
+    async with owning.agent(watermarks=here) as one, owning.agent("night", watermarks=here) as two:
+        await owning.say(conversation, ann, "one")
+        assert await told(one, 1) == await told(two, 1) == [(2, "user", "one")]
+        await one.say(conversation, {"type": "text", "clientId": "m", "data": {"text": "mine"}})
+        assert await told(two, 1) == [(3, "bot", "mine")]
+
+
+async def test_a_sync_replays_it_and_one_above_its_head_is_refused(owning: Served) -> None:
+    conversation, _ = await opened(owning)
+    ann = await owning.token("phone-secret", user={"id": "ann"})
+    for text in ("one", "two"):
+        await owning.say(conversation, ann, text)
+    async with owning.agent(watermarks={conversation: 9}) as agent:
+        refused = await agent.until_refused()
+        assert (refused["code"], refused["details"]) == ("invalid_watermark", {"watermark": 9, "headSeq": 2})
+        await agent.say(conversation, {"type": "sync", "watermark": 0})
+        assert await told(agent, 2) == [(1, "user", "one"), (2, "user", "two")]
+        await owning.say(conversation, ann, "three")
+        assert await told(agent, 1) == [(3, "user", "three")]
+
+
+async def test_a_replay_waits_until_history_can_be_read(owning: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connectors.gateway.followed.RETRY_S", 0.01)
+    conversation, _ = await opened(owning)
+    ann = await owning.token("phone-secret", user={"id": "ann"})
+    for text in ("one", "two"):
+        await owning.say(conversation, ann, text)
+    whole, failures = owning.gateway.history.page, iter([Unavailable("away")] * 3)
+
+    async def page(*given: Any) -> Any:
+        for failure in failures:
+            raise failure
+        return await whole(*given)
+
+    monkeypatch.setattr(owning.gateway.history, "page", page)
+    async with owning.agent(watermarks={conversation: 1}) as agent:
+        assert await told(agent, 1) == [(2, "user", "two")]
+
+
+async def test_a_routed_conversation_that_is_listed_is_not_followed_in_this_way(owning: Served) -> None:
+    conversation, ann = await owning.conversation("ann")
+    async with owning.agent() as first:
+        await owning.say(conversation, ann, "one")
+        await first.until("text")
+        async with owning.agent(watermarks={conversation: 1}) as listed:
+            await first.say(conversation, {"type": "text", "clientId": "m", "data": {"text": "answer"}})
+            await first.until("ack")
+            assert [frame["type"] for frame in await listed.settled() if "seq" in frame] == []
+
+
+async def test_what_it_followed_ends_with_its_connection(owning: Served) -> None:
+    conversation, _ = await opened(owning)
+    ann = await owning.token("phone-secret", user={"id": "ann"})
+    await owning.say(conversation, ann, "zero")
+    async with owning.agent(watermarks={conversation: 1}) as agent:
+        await owning.say(conversation, ann, "one")
+        await told(agent, 1)
+        assert owning.gateway.hub.concerned(conversation)
+        connection = next(iter(owning.gateway._connections))
+    await connection.closed.wait()
+    async with owning.agent() as last:
+        await last.settled()
+    assert not owning.gateway.hub.concerned(conversation)
+
+
+async def test_rest_for_the_channel_that_it_is_of_and_for_no_other(owning: Served) -> None:
+    conversation, token = await opened(owning)
+    path = f"{CLIENT}/{conversation}"
+    ann = await owning.token("phone-secret", user={"id": "ann"})
+    await owning.say(conversation, ann, "one")
+    listed = await owning.http.get(f"{path}/activities", headers=bearer(token))
+    assert [each["text"] for each in listed.json()["activities"]] == ["one"]
+    assert (await owning.http.post(f"{path}/close", headers=bearer(ann))).status_code == 403
+    assert (await owning.http.post(f"{path}/close", headers=bearer(token))).status_code == 200
+    assert (await owning.http.post(f"{path}/reopen", headers=bearer(token))).status_code == 200
+    refused = await owning.http.post(f"{path}/activities", headers=bearer(token), json={"text": "x"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "forbidden")
+    theirs, _ = await owning.conversation("ann")
+    other = await owning.http.get(f"{CLIENT}/{theirs}/activities", headers=bearer(token))
+    assert other.status_code == 404
+
+
+async def test_a_repeated_opening_is_the_same_conversation(owning: Served) -> None:
+    first, _ = await opened(owning, **{"x-idempotency-key": "k"})
+    again, _ = await opened(owning, **{"x-idempotency-key": "k"})
+    other, _ = await opened(owning, "bob", **{"x-idempotency-key": "k"})
+    assert first == again != other
+
+
+async def test_the_person_that_it_names_must_be_one(owning: Served) -> None:
+    token = await owning.token("agents-secret", scope="channel")
+    refused = await owning.http.post(CLIENT, headers=bearer(token), json={"user": {"id": ""}})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "invalid_message")
+
+
+async def test_a_channel_that_is_routed_nowhere_opens_none(world: World) -> None:
+    async with serve(world) as served:
+        token = await served.token("agents-secret", scope="channel")
+        refused = await served.http.post(CLIENT, headers=bearer(token))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "forbidden")
+        assert "routed nowhere" in refused.json()["error"]["message"]
+
+
+async def test_a_sync_in_a_new_one_follows_it_and_in_another_channels_shows_what_was_given(owning: Served) -> None:
+    conversation, _ = await opened(owning)
+    theirs, token = await owning.conversation("bob")
+    ann = await owning.token("phone-secret", user={"id": "ann"})
+    async with owning.agent() as agent:
+        await agent.say(conversation, {"type": "sync", "watermark": 0})
+        await agent.settled()
+        await owning.say(conversation, ann, "first words")
+        assert await told(agent, 1) == [(1, "user", "first words")]
+        await agent.say(theirs, {"type": "sync", "watermark": 0})
+        assert (await agent.until_refused())["code"] == "conversation_not_found"
+        await owning.say(theirs, token, "one")
+        assert (await agent.until("text"))["run"]
+        await agent.say(theirs, {"type": "sync", "watermark": 0})
+        assert await told(agent, 1) == [(1, "user", "one")]
+
+
+async def test_beyond_its_limit_the_least_recently_active_one_is_followed_no_more(
+    owning: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connectors.gateway.protocol.delivery.REMEMBERED_MAX", 2)
+    first, second, third = [(await opened(owning))[0] for _ in range(3)]
+    ann = await owning.token("phone-secret", user={"id": "ann"})
+    for conversation in (first, second, third):
+        await owning.say(conversation, ann, "one")
+    async with owning.agent(watermarks={first: 1, second: 1}) as agent:
+        await agent.settled()
+        await owning.say(first, ann, "two")
+        assert await told(agent, 1) == [(2, "user", "two")]
+        await agent.say(third, {"type": "text", "clientId": "m", "data": {"text": "hello"}})
+        await agent.until("ack")
+        for conversation in (second, first, third):
+            await owning.say(conversation, ann, "three")
+        shown = [(await agent.frame())["conversationId"] for _ in range(2)]
+        assert sorted(shown) == sorted([first, third])
+        assert not owning.gateway.hub.concerned(second)
