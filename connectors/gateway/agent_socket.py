@@ -36,6 +36,7 @@ from connectors.gateway.protocol.agent import AgentSession
 from connectors.gateway.protocol.errors import CLOSE_NORMAL, CLOSE_RESTART, ProtocolError, restart_reason
 from streams.core.commands import CommitFrame, RefuseRun
 from streams.core.events import Duplicate, Entry, FrameCommitted, Refused
+from streams.core.membership import SENT_AWAY
 from streams.runtime.codec import Unencodable
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class AgentConnection(Connection):
         with suppress(TimeoutError):
             async with asyncio.timeout(self._gateway.settings.drain_budget_ms / 1000):
                 await self._idle.wait()
-        self.leave_reason = "drained"
+        self.leave_reason = SENT_AWAY
         self.end(CLOSE_RESTART, restart_reason(SENT_AWAY_MS, "drained"))
 
     def _may_write(self) -> bool:

@@ -67,13 +67,17 @@ LISTED: Final = "listed"
 REPLACED: Final = "replaced"
 """Reason of the drain of a member whose process has come with another connection."""
 
-BY_ITSELF: Final = frozenset({"left", "done"})
-"""Reasons of a leave whose process closed its connection itself, `done` after it drained: it does not come back."""
+SENT_AWAY: Final = "sent_away"
+"""Reason of the leave of a member that an operator drained."""
+
+NOT_AWAITED: Final = frozenset({"left", "done", SENT_AWAY})
+"""Reasons of a leave after which nothing is kept for its process: it closed its connection itself, `done` after it
+drained, or an operator wants it stopped."""
 
 MEMBERS: Final = "members"
 CONFIG: Final = "config"
 
-_LEAVE_REASONS: Final = {"drained": MoveReason.MEMBER_DRAINED, "done": MoveReason.MEMBER_DRAINED}
+_LEAVE_REASONS: Final = dict.fromkeys(("drained", "done", SENT_AWAY), MoveReason.MEMBER_DRAINED)
 _END_REASONS: Final = {"expired": MoveReason.MEMBER_EXPIRED}
 
 
@@ -112,7 +116,7 @@ def decide_leave(state: Partition, command: Leave) -> list[Event]:
     change = Change(
         left=[member],
         reason=_LEAVE_REASONS.get(command.reason, MoveReason.MEMBER_LEFT),
-        may_return=command.reason not in BY_ITSELF,
+        may_return=command.reason not in NOT_AWAITED,
     )
     return _decide_change(state, command.gateway, command.n, change, command.at)
 

@@ -88,7 +88,7 @@ async def test_whom_an_operator_drains_is_sent_away_once_its_runs_are_over(world
     assert reason["reason"] == "drained"
     assert 15_000 <= reason["retryAfterMs"] <= 45_000
     await until(lambda: leaves(world))
-    assert leaves(world) == ["drained"] * world.partitions
+    assert leaves(world) == ["sent_away"] * world.partitions
 
 
 async def test_an_operators_drain_waits_for_runs_no_longer_than_the_budget(world: World) -> None:
@@ -98,6 +98,20 @@ async def test_an_operators_drain_waits_for_runs_no_longer_than_the_budget(world
             await served.say(conversation, token, "one")
             owner, other = (agent, heir) if await given(agent) else (heir, agent)
             await world.send(Drain(at=0, timestamp=0, member=owner.member, by="ops", reason="r"), partition=0)
+            assert (await closed(owner))[0] == 1012
+            assert (await other.until("text"))["runEpoch"] == 2
+
+
+async def test_who_overran_an_operators_budget_is_not_waited_for_though_its_process_declared_itself(
+    world: World,
+) -> None:
+    async with serve(world, settings_for(drain_budget_ms=1)) as served:
+        conversation, token = await served.conversation()
+        async with served.agent(instanceId="p-1") as agent, served.agent(instanceId="p-2") as heir:
+            await served.say(conversation, token, "one")
+            owner, other = (agent, heir) if await given(agent) else (heir, agent)
+            await world.send(Drain(at=0, timestamp=0, member=owner.member, by="ops", reason="r"), partition=0)
+            await world.send(Drain(at=0, timestamp=0, member=owner.member, by="ops", reason="r"), partition=1)
             assert (await closed(owner))[0] == 1012
             assert (await other.until("text"))["runEpoch"] == 2
 
