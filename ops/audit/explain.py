@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ops.audit.violations import SKEW_MS
 from ops.history import History
 from ops.replay.shown import conversation_document
 from ops.replay.target import Target
@@ -87,11 +88,18 @@ class Explainer:
         words += [f"it waits for the first agent of channel {channel}" for channel in turn.waiting]
         if not (given or words):
             words.append("nobody gets it: its channel is routed to no agents, or a human answers")
+        skew_ms = 0 if turn.turn.client_at is None else turn.turn.client_at - entry.timestamp
+        if abs(skew_ms) > SKEW_MS:
+            which = "ahead of" if skew_ms > 0 else "behind"
+            words.append(
+                f"its sender's clock was {abs(skew_ms) // 1000:,} s {which} the broker's; the order is the log's"
+            )
         document: dict[str, Any] = {
             "seq": turn.seq,
             "lsn": entry.lsn,
             "at": entry.at,
             "timestamp": entry.timestamp,
+            "client_at": turn.turn.client_at,
             "writer_epoch": entry.writer_epoch,
             "channel": turn.turn.channel,
             "sender": turn.turn.sender,

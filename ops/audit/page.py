@@ -88,7 +88,7 @@ def _cards(report: Row) -> Iterable[str]:
     verdict = report["verdict"]
     if verdict is None:
         return
-    names = ("turns", "answered", "open", "ended", "unrouted", "takeovers", "continued", "fenced")
+    names = ("turns", "answered", "open", "ended", "unrouted", "takeovers", "continued", "fenced", "skewed")
     yield '<div class="cards">'
     for name in names:
         yield f'<div class="card"><b>{verdict[name]:,}</b><span>{name}</span></div>'

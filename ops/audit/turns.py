@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from ops.audit.violations import Kinds, Tally
+from ops.audit.violations import SKEW_MS, Kinds, Tally
 from streams.core.events import (
     ConversationClosed,
     ConversationHandedOver,
@@ -72,10 +72,12 @@ class NothingLost:
         """See `Checker`."""
         return self.look(entry, entry.event) if type(entry.event) in _SEE else []
 
-    def look(self, _: Entry, event: Event) -> list[str]:
+    def look(self, entry: Entry, event: Event) -> list[str]:
         """See `Looking`."""
         if self.only is not None and event.conversation_id != self.only:
             return []
+        if isinstance(event, TurnCommitted) and (client_at := event.turn.client_at) is not None:
+            self.tally.skewed += abs(client_at - entry.timestamp) > SKEW_MS
         return _SEE[type(event)](self, event)
 
     def count(self, entries: Sequence[Entry]) -> None:

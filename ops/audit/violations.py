@@ -74,6 +74,10 @@ class Seeing:
         return NOTHING if handler is None else handler(self, entry, entry.event)
 
 
+SKEW_MS: Final = 60_000
+"""A clock that is further off is told of: no promise rests on it, but what else its sender says of times may."""
+
+
 @dataclass(slots=True)
 class Tally:
     """What was counted along the way, over all partitions."""
@@ -94,6 +98,8 @@ class Tally:
     """Those of them that went on where they had stopped."""
     fenced: int = 0
     """Frames refused because their sender no longer held what it wrote to."""
+    skewed: int = 0
+    """Turns whose sender's clock was more than `SKEW_MS` from the broker's."""
 
     def add(self, other: Tally) -> None:
         """Add what another partition counted."""
@@ -160,6 +166,7 @@ class Verdict:
             "takeovers": tally.takeovers,
             "continued": tally.continued,
             "fenced": tally.fenced,
+            "skewed": tally.skewed,
             "violations": [violation.document() for violation in self.findings.shown],
             "violations_total": self.findings.count,
             "violations_by_invariant": {str(number): n for number, n in sorted(self.findings.by_invariant.items())},

@@ -221,6 +221,10 @@ def told(verdict: dict[str, object]) -> str:
         f"{verdict['takeovers']:,} takeovers ({verdict['continued']:,} continued), {verdict['fenced']:,} frames fenced"
     )
     lines = [counts]
+    if verdict["skewed"]:
+        lines.append(
+            f"{verdict['skewed']:,} turns came from clocks that are more than a minute off; their order is the log's"
+        )
     violations = verdict["violations"]
     assert isinstance(violations, list)  # noqa: S101 -- `Verdict.document`
     for each in violations:

@@ -320,6 +320,17 @@ def test_5_what_became_of_each_turn_is_counted() -> None:
     assert (tally.turns, tally.answered, tally.open, tally.ended, tally.takeovers) == (1, 1, 0, 0, 0)
 
 
+@pytest.mark.parametrize(("skew_ms", "skewed"), [(0, 0), (60_000, 0), (60_001, 1), (-60_001, 1), (5 * 3_600_000, 1)])
+def test_a_turn_from_a_clock_more_than_a_minute_off_is_counted_and_no_violation(skew_ms: int, skewed: int) -> None:
+    entries = answered().entries
+    at = next(index for index, entry in enumerate(entries) if isinstance(entry.event, TurnCommitted))
+    said = entries[at].event
+    assert isinstance(said, TurnCommitted)
+    turn = msgspec.structs.replace(said.turn, client_at=entries[at].timestamp + skew_ms)
+    wrong = msgspec.structs.replace(entries[at], event=msgspec.structs.replace(said, turn=turn))
+    assert counted([*entries[:at], wrong, *entries[at + 1 :]]).skewed == skewed
+
+
 def test_5_a_takeover_is_counted_once() -> None:
     tally = counted(taken_over().entries)
     assert (tally.turns, tally.answered, tally.takeovers) == (1, 1, 1)

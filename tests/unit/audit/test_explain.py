@@ -41,6 +41,19 @@ async def test_the_scores_of_all_members_are_told_the_winner_first() -> None:
     assert scores[journal.owner] in given["words"]
 
 
+async def test_a_senders_clock_that_is_off_is_told_with_both_times() -> None:
+    journal = ready()
+    [entry, *_] = journal.say()
+    said = entry.event
+    assert isinstance(said, TurnCommitted)
+    ahead = entry.timestamp + 5 * 3_600_000
+    turn = msgspec.structs.replace(said.turn, client_at=ahead)
+    journal.entries[-1] = msgspec.structs.replace(entry, event=msgspec.structs.replace(said, turn=turn))
+    [told] = (await explained(journal.entries))["turns"]
+    assert (told["timestamp"], told["client_at"]) == (entry.timestamp, ahead)
+    assert told["words"] == ["its sender's clock was 18,000 s ahead of the broker's; the order is the log's"]
+
+
 async def test_a_member_that_drains_does_not_count_and_is_told_so() -> None:
     journal = ready()
     journal.drain("gw-1.1")
