@@ -17,8 +17,10 @@ from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
 from tests.support.gateway_world import Peer, bearer
+from tests.support.pinging import pinging
 from tests.support.processes import eventually
 from tests.support.up import Up
+from tests.support.waiting import until
 
 API = "/api/v1/converger"
 # A gateway's members are expired 5 s after its last heartbeat, by the partition's clock, which ticks once a second.
@@ -62,7 +64,8 @@ async def agent(up: Up, http: httpx.AsyncClient, url: str, group: str) -> AsyncI
         peer = Peer(raw)
         await peer.send({"type": "hello", "protocol": "converger/1", "group": group})
         await peer.until("welcome")
-        yield peer
+        async with pinging(peer):
+            yield peer
 
 
 async def ask(up: Up, http: httpx.AsyncClient, text: str) -> tuple[str, str]:
@@ -122,7 +125,11 @@ async def test_a_paused_gateway_closes_its_agents_before_it_gives_them_anything(
                 assert code == 1012
                 assert [frame for frame in frames if "frame" in frame] == []
                 await answer(heir, there, moved, "hi")
-            assert (await http.get(f"{url}/readyz")).status_code == 200
+
+            async def is_ready() -> bool:
+                return (await http.get(f"{url}/readyz")).status_code == 200
+
+            await until(is_ready)  # once it has read what it missed
     assert await said(http, there, token) == ["while it was away", "hi"]
 
 

@@ -13,6 +13,7 @@ from websockets.asyncio.client import connect
 
 from tests.support.command import turnlog_async
 from tests.support.gateway_world import Peer, bearer
+from tests.support.pinging import pinging
 from tests.support.up import Up
 
 API = "/api/v1/converger"
@@ -27,7 +28,8 @@ async def socket(gateway: str, token: str, hello: dict[str, Any]) -> AsyncIterat
         await peer.send({"type": "hello", **hello})
         welcome = await peer.frame(30)
         peer.member = welcome["data"]["connectionId"]
-        yield peer
+        async with pinging(peer):
+            yield peer
 
 
 async def token(http: httpx.AsyncClient, secret: str, **body: Any) -> str:

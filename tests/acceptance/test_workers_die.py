@@ -9,6 +9,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from aiokafka import TopicPartition
 from streams.core.events import WriterOpened
 from streams.runtime.codec import Codec
 from streams.runtime.kafka import bounds, consumer
+from streams.settings import Settings
 from streams.topics import Topics
 from tests.support.command import turnlog_async
 from tests.support.people import Dialogue, agents, dialogues, given, hold_all
@@ -26,18 +28,31 @@ from tests.support.up import Up, turnlog_up
 from tests.support.waiting import until
 
 DIALOGUES = 60
-TAKEOVER_WITHIN_MS = 2_000
+LEASES_LAST_MS = Settings.model_fields["lease_ttl_ms"].default - Settings.model_fields["lease_heartbeat_ms"].default
+"""A killed worker's leases have at least so long to live: what runs elsewhere sooner was not taken because they ended.
+How soon it is on a quiet machine is measured by `turnlog bench takeover`."""
 PARTITIONS = 8
 REQUEST_S = 10.0
 SHORT_LEASES = {"TURNLOG_LEASE_TTL_MS": "3000", "TURNLOG_LEASE_HEARTBEAT_MS": "1000"}
 
 
+@contextmanager
+def two_workers(tmp_path: Path, **environment: str) -> Iterator[Up]:
+    options = ("--workers", "2", "--partitions", str(PARTITIONS))
+    with turnlog_up(tmp_path / "data", *options, environment=environment) as running:
+        yield running
+
+
 @pytest.fixture
-def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Up]:
-    """Two workers, and leases that a paused process outlives within the length of a test."""
-    for name, value in SHORT_LEASES.items():
-        monkeypatch.setenv(name, value)
-    with turnlog_up(tmp_path / "data", "--workers", "2", "--partitions", str(PARTITIONS)) as running:
+def up(tmp_path: Path) -> Iterator[Up]:
+    with two_workers(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def up_with_short_leases(tmp_path: Path) -> Iterator[Up]:
+    """Leases that a paused process outlives within the length of a test."""
+    with two_workers(tmp_path, **SHORT_LEASES) as running:
         yield running
 
 
@@ -98,7 +113,7 @@ async def require_sound(up: Up, said: Sequence[Dialogue]) -> None:
     assert (verdict.document["turns"], verdict.document["answered"]) == (turns, turns)
 
 
-async def test_a_killed_workers_partitions_run_elsewhere_within_two_seconds_and_no_turn_is_lost_or_doubled(
+async def test_a_killed_workers_partitions_run_elsewhere_before_its_leases_end_and_no_turn_is_lost_or_doubled(
     up: Up,
 ) -> None:
     victim = up.document["workers"][0]
@@ -121,11 +136,14 @@ async def test_a_killed_workers_partitions_run_elsewhere_within_two_seconds_and_
         return set(after) == partitions
 
     await until(opened_elsewhere)  # all that was said may have been answered before
-    assert max(after.values()) <= TAKEOVER_WITHIN_MS, after
+    assert max(after.values()) < LEASES_LAST_MS, after
     await require_sound(up, said)
 
 
-async def test_a_worker_stopped_past_its_lease_and_woken_stands_down_and_nothing_of_it_is_visible(up: Up) -> None:
+async def test_a_worker_stopped_past_its_lease_and_woken_stands_down_and_nothing_of_it_is_visible(
+    up_with_short_leases: Up,
+) -> None:
+    up = up_with_short_leases
     sleeper, other = up.document["workers"]
     asleep: list[set[int]] = []
 

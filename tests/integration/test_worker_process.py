@@ -76,7 +76,9 @@ async def _is_fair(place: Deployment, workers: set[str]) -> bool:
     return set(counts) == workers and max(counts.values()) - min(counts.values()) <= 1
 
 
-async def test_a_killed_workers_partitions_run_elsewhere_within_two_seconds(place: Deployment) -> None:
+async def test_a_killed_workers_partitions_run_elsewhere_before_its_leases_end(
+    place: Deployment, settings: Settings
+) -> None:
     async with place.worker() as (doomed, first), place.worker() as (_, second):
         await until_shared(place, {first: 2, second: 2})
         talk = Talk(place)
@@ -88,7 +90,7 @@ async def test_a_killed_workers_partitions_run_elsewhere_within_two_seconds(plac
         await talk.some(10)
         said = await talk.end()
         await place.all_taken(said)
-        assert took_s < 2.0
+        assert took_s < (settings.lease_ttl_ms - settings.lease_heartbeat_ms) / 1000, "they were not waited for"
     await place.require_sound()
 
 
