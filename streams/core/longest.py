@@ -45,7 +45,8 @@ class Longest(msgspec.Struct):
         found: list[Waiting] = []
         while heap and len(found) < most:
             waiting = heap[0]
-            if self.present.get(waiting[3]) != waiting:
+            again = bool(passed) and passed[-1] == waiting  # it left, and came back at once: equal ones come together
+            if again or self.present.get(waiting[3]) != waiting:
                 heappop(heap)
                 continue
             if until is not None and waiting[0] > until:

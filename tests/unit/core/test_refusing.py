@@ -176,6 +176,16 @@ def test_who_waits_longest_comes_first_whoever_left_meanwhile(changes: list[tupl
         )
 
 
+def test_who_left_and_came_back_at_once_waits_once() -> None:
+    longest, waiting = Longest(), (5, "c", 1, "r")
+    for _ in range(3):
+        longest.add(waiting)
+        longest.drop("r")
+    longest.add(waiting)
+    assert longest.firsts(3, lambda _: True) == [waiting]
+    assert longest.firsts(3, lambda _: True) == [waiting]
+
+
 def test_who_left_takes_no_room_for_ever() -> None:
     longest = Longest()
     for since in range(10_000):
