@@ -41,7 +41,7 @@ class Longest(msgspec.Struct):
 
     def firsts(self, most: int, wanted: Callable[[Waiting], bool], *, until: int | None = None) -> list[Waiting]:
         """The `most` that wait longest of those that are wanted, and wait since `until` or before."""
-        heap, passed = self.heap, []
+        heap, passed = self.heap, list[Waiting]()
         found: list[Waiting] = []
         while heap and len(found) < most:
             waiting = heap[0]
