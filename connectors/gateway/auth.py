@@ -80,7 +80,8 @@ class Tokens:
                 algorithms=[ALGORITHM],
                 issuer=ISSUER,
                 leeway=LEEWAY_S,
-                options={"require": ["exp", "sub", "chn", "scp"]},
+                # When it was issued is no reason to refuse it: a clock that is behind would refuse what others sign.
+                options={"require": ["exp", "sub", "chn", "scp"], "verify_iat": False},
             )
             claims = Claims(
                 channel=body["chn"],

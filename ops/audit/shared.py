@@ -37,8 +37,7 @@ class Usage:
     def note(self, said: Mapping[str, Any]) -> None:
         """What a process says at the end of a partition."""
         self.cpu_s[said["pid"]] = said["cpu_s"]
-        scale = 1 if sys.platform == "darwin" else 1024
-        self.rss_bytes = max(self.rss_bytes, said["rss"] * scale)
+        self.rss_bytes = max(self.rss_bytes, said["rss_bytes"])
 
 
 @dataclass(frozen=True, slots=True)

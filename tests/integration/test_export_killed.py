@@ -41,9 +41,7 @@ def test_killed_anywhere_rows_equal_the_journals_once(format_: str, tmp_path: Pa
     life_s = time.monotonic() - started
     dice = random.Random(format_)
     killed = 0
-    for _ in range(KILLS * 5):
-        if killed == KILLS:
-            break
+    while killed < KILLS:
         process = context.Process(target=export_all, args=(format_, str(tmp_path / "killed")))
         process.start()
         assert process.pid is not None
@@ -57,6 +55,5 @@ def test_killed_anywhere_rows_equal_the_journals_once(format_: str, tmp_path: Pa
             # It got to the end: the next ones begin another target.
             whole(seeded_history(), format_, tmp_path / "killed")
             (tmp_path / "killed").rename(tmp_path / f"whole-{killed}-{time.monotonic_ns()}")
-    assert killed == KILLS
     export_all(format_, str(tmp_path / "killed"))
     whole(seeded_history(), format_, tmp_path / "killed")

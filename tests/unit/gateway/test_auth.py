@@ -53,6 +53,16 @@ async def test_a_token_that_was_good_expires(tokens: Tokens, monkeypatch: pytest
     assert refused.value.code == "token_expired"
 
 
+async def test_a_token_of_a_gateway_whose_clock_is_ahead_is_good_here(
+    tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as there:
+        ahead = time.time() + 60 * 60
+        there.setattr("connectors.gateway.auth.time.time", lambda: ahead)
+        token = tokens.issue(claims("c1"))
+    assert tokens.verify(token).conversation_id == "c1"
+
+
 async def test_a_token_that_was_good_ends_with_its_key(tokens: Tokens, store: MemoryStore) -> None:
     token = tokens.issue(claims())
     tokens.verify(token)
