@@ -19,6 +19,7 @@ from streams.core.events import (
     FrameCommitted,
     GatewayEnded,
     ListApplied,
+    MemberJoined,
     MemberLeft,
     MoveReason,
     Rejected,
@@ -202,8 +203,11 @@ def mistold(intake: Intake) -> Iterator[str]:
     frame that names its run and epoch is stored for these alone."""
     told: dict[str, dict[int, FrameCommitted]] = {}
     named = {frame.ref: frame for _, frame in intake.frames if frame.ref and frame.run_epoch is not None}
+    continuing: set[str | None] = set()
     for entry in intake.entries:
         match entry.event:
+            case MemberJoined(member=member, continues=True):
+                continuing.add(member)
             case FrameCommitted(run_id=str(run_id)) as stored:
                 if stored.seq:
                     told.setdefault(run_id, {})[stored.seq] = stored
@@ -218,10 +222,11 @@ def mistold(intake: Intake) -> Iterator[str]:
             case RunMoved(run_id=run_id, superseded=superseded):
                 for seq in superseded:
                     told.get(run_id, {}).pop(seq, None)
-            case RunEnded(run_id=run_id, status=status, reason=reason):
+            case RunEnded(run_id=run_id, status=status, reason=reason, member=member):
                 frames = told.pop(run_id, {}).values()
                 parts = [_part_of(each.frame) for each in frames if each.frame.type in {"genui", "text"}]
-                by_steps = all(
+                # Of one of whom nothing is stored, its frames do not tell whether it is such an agent.
+                by_steps = (frames or member in continuing) and all(
                     (each.frame.client_id or "").startswith(str(entry.event.conversation_id)) for each in frames
                 )
                 if by_steps and status is RunStatus.ANSWERED and reason == "finished" and parts != list(WHOLE_ANSWER):
