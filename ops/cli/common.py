@@ -209,7 +209,9 @@ def translated_failures(*, quiet: bool = True) -> Iterator[None]:
         raise CommandFailed(f"PostgreSQL: {said}\n{WAY_OUT}") from error
     except (BenchFailed, CannotResume, CouldNotVerify, ChildFailed, HistoryUnavailable, StackUnavailable) as error:
         raise CommandFailed(str(error)) from error
-    except (MasterKeyError, SchemaMismatch, TopicsError) as error:
+    except MasterKeyError as error:
+        raise CommandFailed(str(error), USAGE) from error
+    except (SchemaMismatch, TopicsError) as error:
         raise CommandFailed(str(error)) from error
 
 

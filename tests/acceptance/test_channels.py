@@ -106,14 +106,15 @@ async def test_an_agents_channel_opens_a_conversation_follows_it_at_any_gateway_
     agent = Agent(up.gateways[0], channel_secret=secrets[bots], flush_every=0)
     agent.on_turn(answer)
     async with httpx.AsyncClient(base_url=up.gateways[0], timeout=30) as here:
-
-        async def token_of(channel: str, **body: Any) -> str | None:  # gateways look for a new document once a second
+        # Gateways look for a new document once a second, each by itself.
+        async def token_of(channel: str, gateway: str = up.gateways[0], **body: Any) -> str | None:
             headers = {"authorization": f"Bearer {secrets[channel]}"}
-            got = await here.post(f"{CLIENT}/tokens/generate", headers=headers, json=body)
+            got = await here.post(f"{gateway}{CLIENT}/tokens/generate", headers=headers, json=body)
             return got.json().get("token") if got.is_success else None
 
         ann = {"authorization": f"Bearer {await until(lambda: token_of(phone, user={'id': 'ann'}))}"}
         owner = await until(lambda: token_of(bridge, scope="channel"))
+        assert await until(lambda: token_of(bridge, up.gateways[1], scope="channel"))
         opened = await here.post(
             f"{CLIENT}/conversations", headers={"authorization": f"Bearer {owner}"}, json={"user": {"id": "ann"}}
         )

@@ -251,4 +251,4 @@ async def test_a_gap_is_loud(place: Deployment, operator: Operator, tmp_path: Pa
     async with open_history(place.settings, operator.archive) as joined:
         assert await joined.missing(0) == [Range(end - 3, end - 1)]
     ended = await operator.types("digest", "seal", operator.digests, "--archive", operator.archive, code=2)
-    assert "are missing" in ended.err
+    assert "MISSING: offsets" in ended.err

@@ -135,7 +135,8 @@ async def test_metrics_docs_and_the_api_description_are_served(served: Served) -
 async def test_the_api_description_names_every_route(served: Served) -> None:
     described = set((await served.http.get("/openapi.json")).json()["paths"])
     routes = {route.path for route in application(served.gateway).routes}  # type: ignore[attr-defined]
-    pages = {"/chat", "/chat/", "/chat/{name}", "/docs", "/openapi.json", "/asyncapi.json"}
+    pages = {f"/{site}{rest}" for site in ("chat", "console") for rest in ("", "/", "/{name}")}
+    pages |= {"/docs", "/openapi.json", "/asyncapi.json"}
     assert routes - described == pages | {"/socket/converger/v1"}
     assert described <= routes
 
