@@ -183,20 +183,22 @@ async def test_an_answer_that_reached_a_process_that_died_reaches_the_next_one(s
 
 
 async def test_an_abort_cancels_the_handler(served: Served) -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
+    begun = asyncio.Event()
+    cancelled: asyncio.Queue[tuple[str | None, bool]] = asyncio.Queue()
 
     async def slow(turn: Turn) -> None:
         begun.set()
         try:
             await asyncio.Event().wait()
-        finally:
-            ended.set()
+        except asyncio.CancelledError:
+            cancelled.put_nowait((turn.text, turn.cancelled.is_set()))
+            raise
 
     async with serving(served, on_turn=slow), chatting(served) as (conversation, _frames):
         await conversation.send("go")
         await begun.wait()
         await conversation.abort()
-        await asyncio.wait_for(ended.wait(), 10)
+        assert await asyncio.wait_for(cancelled.get(), 10) == ("go", True)
 
 
 async def test_an_edited_message_is_answered_anew(served: Served) -> None:

@@ -120,7 +120,10 @@ async def test_an_ask_takes_no_place_among_those_answered_at_once(gateway: Scrip
     async with serving(gateway, refund, most_at_once=1) as peer:
         await asked(peer)
         await peer.turn("c2", "refund", seq=1)
-        await peer.until("c2", type="interrupt")
+        assert (await acked(peer, "c2", type="interrupt"))["data"]["payload"] == {"title": "Refund 249.90?"}
+        assert (await peer.inner("c2"))["data"] == {"status": "interrupted"}
+        await peer.say("c1", {"type": "resume", "answers": {ASK: "Later"}})  # the first one waits for it still
+        assert (await answered(peer, "Later"))["data"]["text"] == "got Later"
 
 
 async def test_a_question_that_nobody_answers_in_time_is_closed_and_raises(gateway: ScriptedGateway) -> None:
