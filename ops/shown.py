@@ -9,7 +9,8 @@ from uuid import uuid4
 from aiokafka import AIOKafkaProducer
 
 from streams.core.commands import NoteAction
-from streams.core.events import Entry
+from streams.core.events import Entry, FrameCommitted
+from streams.core.runs import ASK_CLOSED, STREAM_CLOSED, SYSTEM
 from streams.runtime.registry import open_codec
 from streams.sealing.records import FRAME_WORDS, TURN_WORDS, reworded
 from streams.sealing.wiring import ProcessKeys
@@ -38,7 +39,11 @@ def masked(value: Any) -> Any:
 
 
 def masked_entry(entry: Entry) -> Entry:
-    """An entry with each of its words masked."""
+    """An entry with each of its words masked. What the writer says when it closes what a member left open is nobody's
+    words: it stays, and is told as what it is."""
+    event = entry.event
+    if isinstance(event, FrameCommitted) and event.sender == SYSTEM and event.frame.data in {STREAM_CLOSED, ASK_CLOSED}:
+        return entry
     return reworded(entry, lambda _, text: mask(text))
 
 

@@ -7,27 +7,22 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
 from ops.history import Recorded
+from ops.shown import masked_entry
 from streams.core.events import (
     Entry,
     Event,
-    FrameCommitted,
     MemberDraining,
     MemberJoined,
     MemberLeft,
-    PersonFrameCommitted,
     Refused,
     RunEnded,
     RunMoved,
     RunOpened,
     TurnCommitted,
-    TurnEdited,
     WriterOpened,
 )
 from streams.core.ids import run_id
-from streams.core.runs import SYSTEM
 
 LINES_MOST: Final = 400
 """Events of one conversation that are told one by one."""
@@ -146,13 +141,14 @@ class Chronicle:
         if len(told.lines) >= LINES_MOST:
             told.left_out += 1
             return
+        shown = entry if self._show_text else masked_entry(entry)
         told.lines.append(
             {
                 "lsn": entry.lsn,
                 "seq": event.seq,
                 "timestamp": entry.timestamp,
                 "event": type(event).__name__,
-                "words": self._sentence(event if self._show_text else masked(event)),
+                "words": self._sentence(shown.event),
             }
         )
 
@@ -208,27 +204,3 @@ def _lane(run: str, group: str, turn_seq: int, member: str | None) -> dict[str, 
         "until": None,
         "outcome": None,
     }
-
-
-def masked(event: Event) -> Event:
-    """The event without what anybody said: of each text its length is left."""
-    if isinstance(event, TurnCommitted):
-        return msgspec.structs.replace(event, turn=_without_words(event.turn))
-    if isinstance(event, FrameCommitted | PersonFrameCommitted):
-        return event if event.sender == SYSTEM else msgspec.structs.replace(event, frame=_without_words(event.frame))
-    if isinstance(event, TurnEdited):
-        return msgspec.structs.replace(event, text=_mask(event.text), data=_mask(event.data))
-    return event
-
-
-def _without_words(said: Any) -> Any:
-    return msgspec.structs.replace(
-        said,
-        text=_mask(said.text),
-        data=None if said.text is not None else _mask(said.data),
-        metadata=None,
-    )
-
-
-def _mask(text: str | None) -> str | None:
-    return None if text is None else f"({len(text)} characters)"

@@ -7,6 +7,7 @@ import pytest
 from ops.shown import masked, masked_entry
 from streams.core.content import Frame, Turn
 from streams.core.events import Entry, FrameCommitted, RunMoved, TurnCommitted, TurnEdited
+from streams.core.runs import ASK_CLOSED, STREAM_CLOSED, SYSTEM
 
 pytestmark = pytest.mark.unit
 
@@ -38,6 +39,23 @@ def test_nothing_of_it_is_shown_but_how_long_it_is(event: object) -> None:
     shown = str(masked_entry(entry))
     assert "zebra" not in shown
     assert " characters)" in shown
+
+
+def closing(data: str, *, sender: str = SYSTEM) -> Entry:
+    frame = Frame(id="m", type="interrupt_resolved", data=data)
+    return Entry(1, 0, 0, 1, FrameCommitted(frame, sender, "web", "g", "m", conversation_id="c", seq=2))
+
+
+def test_a_question_that_the_writer_closes_with_an_answer_shows_nothing_of_the_answer() -> None:
+    shown = masked_entry(closing('{"answer":"zebra"}')).event
+    assert isinstance(shown, FrameCommitted)
+    assert shown.frame.data == "(18 characters)"
+
+
+@pytest.mark.parametrize("data", [STREAM_CLOSED, ASK_CLOSED])
+def test_what_the_writer_closes_without_a_word_of_anybody_is_told_as_it_is(data: str) -> None:
+    assert masked_entry(closing(data)) == closing(data)
+    assert masked_entry(closing(data, sender="bot")) != closing(data, sender="bot")
 
 
 def test_a_document_is_masked_wherever_words_are_in_it() -> None:
