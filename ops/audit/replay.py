@@ -205,6 +205,8 @@ async def stored_checkpoint(dsn: str, partition: int) -> AsyncIterator[StoredChe
         await connection.set_isolation_level(IsolationLevel.REPEATABLE_READ)
         await connection.set_read_only(True)
         async with connection.cursor(row_factory=dict_row) as cursor:
+            # Its conversations are read once the journal is read as far as it: a server's limit would end it meanwhile.
+            await cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
             await cursor.execute(QUERIES["checkpoint"], {"partition": partition})
             row = await cursor.fetchone()
         yield StoredCheckpoint(row, connection, partition)
