@@ -100,6 +100,7 @@ class PartitionAudit:
     def close(self) -> None:
         """Remove what lies on disk."""
         self._replay.close()
+        self._fenced.close()
         self._gap_free.close()
         self._keys.close()
 

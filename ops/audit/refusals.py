@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from ops.audit.remembered import Recent
+from ops.audit.remembered import Recent, Remembered
 from ops.audit.violations import NOTHING, Kinds, Problems, Seeing
 from streams.core.events import (
     Entry,
@@ -22,6 +22,8 @@ from streams.core.runs import SYSTEM
 REFS_REMEMBERED: Final = 100_000
 """Refs of the last stored, refused and consumed frames. Two outcomes of one record would be one batch apart, and a
 batch has at most this many records (`TURNLOG_BATCH_MAX`)."""
+GONE_RESIDENT: Final = 50_000
+"""Members, and gateways, that are gone and in memory, some 250 bytes each: 25 MB at most."""
 
 
 class NothingFenced(Seeing):
@@ -48,8 +50,8 @@ class NothingFenced(Seeing):
         """Refs with both outcomes in this batch or an earlier one, and the problem if there was one record."""
         self._present: dict[str, str] = {}
         """Member -> group."""
-        self._departed: set[str] = set()
-        self._ended: set[str] = set()
+        self._departed = Remembered(GONE_RESIDENT)
+        self._ended = Remembered(GONE_RESIDENT)
 
     def account(self, refs: Sequence[str | None]) -> list[str]:
         """The refs of the frames that the batch which just ended consumed: what had two outcomes and was there once."""
@@ -66,6 +68,11 @@ class NothingFenced(Seeing):
     def skip(self) -> None:
         """The intake is kept no longer that far back: whether a frame was in it twice cannot be told."""
         self._doubtful = []
+
+    def close(self) -> None:
+        """Remove what lies on disk."""
+        self._departed.close()
+        self._ended.close()
 
     def _doubt(self, entry: Entry, ref: str, what: str) -> None:
         self._doubtful.append((ref, f"the frame of ref {ref} was {what}, at lsn {entry.lsn}"))
@@ -93,21 +100,21 @@ class NothingFenced(Seeing):
                 self._doubt(entry, ref, "stored, and then refused as fenced")
         return []
 
-    def _left(self, _: Entry, left: MemberLeft) -> list[str]:
-        self._departed.add(left.member)
+    def _left(self, entry: Entry, left: MemberLeft) -> list[str]:
+        self._departed.put(left.member, entry.lsn)
         return [] if self._present.pop(left.member, None) else [f"{left.member} leaves and was not there"]
 
-    def _gateway_ended(self, _: Entry, ended: GatewayEnded) -> list[str]:
-        self._ended.add(ended.gateway)
+    def _gateway_ended(self, entry: Entry, ended: GatewayEnded) -> list[str]:
+        self._ended.put(ended.gateway, entry.lsn)
         return []
 
     def _joined(self, _: Entry, joined: MemberJoined) -> list[str]:
         found = []
-        if joined.member in self._departed:
+        if self._departed.get(joined.member) is not None:
             found.append(f"the member id {joined.member} is used again")
         if joined.member in self._present:
             found.append(f"{joined.member} joins and is there already")
-        if joined.gateway in self._ended:
+        if self._ended.get(joined.gateway) is not None:
             found.append(f"{joined.member} joins through gateway {joined.gateway}, which has ended")
         self._present[joined.member] = joined.group
         return found

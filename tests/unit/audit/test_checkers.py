@@ -9,6 +9,7 @@ from functools import cache
 import msgspec
 import pytest
 
+from ops.audit import refusals
 from ops.audit.intake import Consumed, Taken
 from ops.audit.keys import KeysOnce
 from ops.audit.order import GapFree, WriterEpochs
@@ -427,6 +428,19 @@ def test_6_a_member_id_that_is_used_again_is_found() -> None:
     journal = taken_over()
     again = [entry for entry in journal.entries if type(entry.event).__name__ == "MemberJoined"]
     assert any("used again" in problem for problem in found(NothingFenced(), [*journal.entries, *again]))
+
+
+def test_6_a_member_that_left_is_known_when_more_left_than_are_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "GONE_RESIDENT", 4)
+    journal = ready()
+    members = [f"gw-1.{number}" for number in range(10, 30)]
+    for member in members:
+        journal.join(member)
+        journal.leave(member)
+    again = [entry for entry in journal.entries if isinstance(entry.event, MemberJoined)][2:]
+    checker = NothingFenced()
+    assert found(checker, [*journal.entries, *again]) == [f"the member id {member} is used again" for member in members]
+    checker.close()
 
 
 def test_6_a_member_of_an_ended_gateway_is_found() -> None:
