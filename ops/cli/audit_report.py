@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ops.cli.actions import WhyShownOption
 from ops.cli.common import (
     ArchiveOption,
     KafkaOption,
@@ -51,7 +52,7 @@ def report(
         bool,
         typer.Option("--show-text", help="Show what was said; else only how long it was. Noted in the journal."),
     ] = False,
-    why: Annotated[str, typer.Option("--why", help="With --show-text: why, for the journal.")] = "",
+    why: WhyShownOption = "",
     archive: ArchiveOption = None,
     offline: OfflineOption = False,
     kafka: KafkaOption = None,

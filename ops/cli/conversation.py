@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import getpass
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops.cli import conversation_actions
+from ops.cli.actions import ByOption, ReasonOption, WhyShownOption, decided, require_taken
 from ops.cli.common import (
     KafkaOption,
     NamespaceOption,
@@ -27,7 +26,7 @@ from ops.cli.common import (
     show_rows,
     translated_failures,
 )
-from ops.cli.errors import NEGATIVE, CommandFailed
+from ops.cli.errors import CommandFailed
 
 if TYPE_CHECKING:
     from ops.history import Missing
@@ -52,12 +51,9 @@ class Status(StrEnum):
     ERASED = "erased"
 
 
-ByOption = Annotated[str | None, typer.Option("--by", help="Who wants it, for the journal.  [default: your user]")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the journal.")]
 ShowTextOption = Annotated[
     bool, typer.Option("--show-text", help="Show what was said; sealed words need TURNLOG_MASTER_KEY.")
 ]
-WhyShownOption = Annotated[str, typer.Option("--why", help="With --show-text: why, for the journal.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the conversation.")]
 COLUMNS = ("id", "channel", "participant", "status", "head_seq", "updated_at", "partition")
 
@@ -137,11 +133,11 @@ def handover(
       turnlog conversation handover 6f9619ff-8b86-d011 --to "Eve, second line"
     """
     settings = settings_from(kafka, postgres, namespace)
-    with translated_failures(), _in_time():
+    with translated_failures():
         from ops.handover import hand_over
 
         who = by or getpass.getuser()
-        outcome = asyncio.run(hand_over(settings, conversation, by=who, to=to, reason=reason))
+        outcome = decided(hand_over(settings, conversation, by=who, to=to, reason=reason))
     _handed(conversation, outcome, output, handed_over=True)
 
 
@@ -164,28 +160,17 @@ def handback(
       turnlog conversation handback 6f9619ff-8b86-d011
     """
     settings = settings_from(kafka, postgres, namespace)
-    with translated_failures(), _in_time():
+    with translated_failures():
         from ops.handover import hand_back
 
-        outcome = asyncio.run(hand_back(settings, conversation, by=by or getpass.getuser(), reason=reason))
+        outcome = decided(hand_back(settings, conversation, by=by or getpass.getuser(), reason=reason))
     _handed(conversation, outcome, output, handed_over=False)
 
 
-@contextmanager
-def _in_time() -> Iterator[None]:
-    try:
-        yield
-    except TimeoutError:
-        raise CommandFailed(
-            "no worker has decided it in time; it may be decided yet. `turnlog lease list` shows who writes"
-        ) from None
-
-
 def _handed(conversation: str, outcome: Event, output: Output, *, handed_over: bool) -> None:
-    from streams.core.events import Duplicate, Refused
+    from streams.core.events import Duplicate
 
-    if isinstance(outcome, Refused):
-        raise CommandFailed(f"{outcome.reason}: {outcome.detail}", NEGATIVE)
+    require_taken(outcome)
     already = isinstance(outcome, Duplicate)
     if output is not Output.TABLE:
         emit({"conversation": conversation, "handed_over": handed_over, "already": already})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ops.cli.actions import ByOption, WhyOption, decided, require_taken
 from ops.cli.common import (
     DryRunOption,
     KafkaOption,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from streams.settings import Settings
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the conversation.", show_default=False)]
-ByOption = Annotated[str | None, typer.Option("--by", help="Who wants it, for the journal.  [default: your user]")]
-WhyOption = Annotated[str, typer.Option("--why", help="Why, for the journal.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -66,7 +65,7 @@ def move(
       turnlog conversation move 6f9619ff-8b86-d011 --to gw-5f0c19a2b3d4.7
     """
 
-    def act(settings: Settings, who: str) -> Awaitable[Event]:
+    def act(settings: Settings, who: str) -> Coroutine[Any, Any, Event]:
         from ops.actions import move
 
         return move(settings, conversation, to=to, by=who, reason=why)
@@ -99,7 +98,7 @@ def release(
       turnlog conversation release 6f9619ff-8b86-d011 --why "hangs"
     """
 
-    def act(settings: Settings, who: str) -> Awaitable[Event]:
+    def act(settings: Settings, who: str) -> Coroutine[Any, Any, Event]:
         from ops.actions import release
 
         return release(settings, conversation, group=group, by=who, reason=why)
@@ -126,7 +125,7 @@ def close(
       turnlog conversation close 6f9619ff-8b86-d011 --why "spam" --yes
     """
 
-    def act(settings: Settings, who: str) -> Awaitable[Event]:
+    def act(settings: Settings, who: str) -> Coroutine[Any, Any, Event]:
         from ops.actions import close
 
         return close(settings, conversation, by=who, reason=why)
@@ -141,7 +140,7 @@ def _do(
     what: str,
     by: str | None,
     output: Output,
-    act: Callable[[Settings, str], Awaitable[Event]],
+    act: Callable[[Settings, str], Coroutine[Any, Any, Event]],
     *,
     dry_run: bool,
     yes: bool,
@@ -157,26 +156,10 @@ def _do(
             return
         if not yes:
             require_yes(f"{what.capitalize()}: {conversation}, {_state(before)}?")
-        outcome = asyncio.run(_acted(act(settings, by or getpass.getuser())))
+        outcome = decided(act(settings, by or getpass.getuser()))
         after = asyncio.run(shown(settings, conversation, progress))
     _tell(conversation, what, before, after, output)
-    _require_taken(outcome)
-
-
-async def _acted(action: Awaitable[Event]) -> Event:
-    try:
-        return await action
-    except TimeoutError:
-        raise CommandFailed(
-            "no worker has decided it in time; it may be decided yet. `turnlog lease list` shows who writes"
-        ) from None
-
-
-def _require_taken(outcome: Event) -> None:
-    from streams.core.events import Refused
-
-    if isinstance(outcome, Refused):
-        raise CommandFailed(f"{outcome.reason}: {outcome.detail}", NEGATIVE)
+    require_taken(outcome)
 
 
 def _tell(conversation: str, what: str, before: dict[str, Any], after: dict[str, Any] | None, output: Output) -> None:

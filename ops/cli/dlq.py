@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from ops.cli.actions import WhyShownOption
 from ops.cli.common import (
     DryRunOption,
     KafkaOption,
@@ -120,7 +121,7 @@ def show_letter(
         bool,
         typer.Option("--show-text", help="Show what was said in it, and bytes as text; noted in the journal."),
     ] = False,
-    why: Annotated[str, typer.Option("--why", help="With --show-text: why, for the journal.")] = "",
+    why: WhyShownOption = "",
     kafka: KafkaOption = None,
     postgres: PostgresOption = None,
     namespace: NamespaceOption = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ops.cli.actions import ByOption, ReasonOption, decided, require_taken
 from ops.cli.common import (
     DryRunOption,
     KafkaOption,
@@ -28,8 +29,6 @@ from ops.cli.common import (
 from ops.cli.errors import NEGATIVE, USAGE, CommandFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from streams.core.events import Event
     from streams.settings import Settings
 
@@ -44,8 +43,6 @@ TIMES = ("started_at", "ended_at")
 
 ThreadArgument = Annotated[str, typer.Argument(metavar="THREAD", help="Its thread.", show_default=False)]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id in the thread.", show_default=False)]
-ByOption = Annotated[str | None, typer.Option("--by", help="Who wants it, for the journal.  [default: your user]")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the journal.")]
 
 
 @app.command("list")
@@ -125,7 +122,7 @@ def cancel(
         from ops.invocations import cancel as cancelled
 
         who = by or getpass.getuser()
-        event = _decided(cancelled(settings, thread, found["run_id"], by=who, reason=reason))
+        event = decided(cancelled(settings, thread, found["run_id"], by=who, reason=reason))
     _tell(thread, invocation, event, output)
 
 
@@ -173,7 +170,7 @@ def release(
         from ops.invocations import release as released
 
         who = by or getpass.getuser()
-        event = _decided(released(settings, thread, found["run_id"], by=who, reason=reason, proof=proof))
+        event = decided(released(settings, thread, found["run_id"], by=who, reason=reason, proof=proof))
     _tell(thread, invocation, event, output)
 
 
@@ -190,21 +187,11 @@ def _found(settings: Settings, thread: str, invocation: str) -> dict[str, Any]:
     return found
 
 
-def _decided(asking: Coroutine[Any, Any, Event]) -> Event:
-    try:
-        return asyncio.run(asking)
-    except TimeoutError:
-        raise CommandFailed(
-            "no worker has decided it in time; it may be decided yet. `turnlog lease list` shows who writes"
-        ) from None
-
-
 def _tell(thread: str, invocation: str, event: Event, output: Output) -> None:
     from connectors.gateway.call_state import ENDED_STATES
-    from streams.core.events import Duplicate, Refused, RunEnded
+    from streams.core.events import Duplicate, RunEnded
 
-    if isinstance(event, Refused):
-        raise CommandFailed(f"{event.reason}: {event.detail}", NEGATIVE)
+    require_taken(event)
     already = isinstance(event, Duplicate)
     state = ENDED_STATES[event.status].value if isinstance(event, RunEnded) else None if already else "CANCELLING"
     if output is not Output.TABLE:

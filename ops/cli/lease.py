@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ops.cli.actions import ByOption, WhyOption
 from ops.cli.common import (
     DryRunOption,
     KafkaOption,
@@ -82,8 +83,8 @@ async def _leases(dsn: str) -> list[dict[str, object]]:
 @app.command("release")
 def release(
     partition: Annotated[int, typer.Argument(min=0, metavar="PARTITION", help="The partition.", show_default=False)],
-    by: Annotated[str | None, typer.Option("--by", help="Who wants it, for the journal.  [default: your user]")] = None,
-    why: Annotated[str, typer.Option("--why", help="Why, for the journal.")] = "operator",
+    by: ByOption = None,
+    why: WhyOption = "operator",
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     postgres: PostgresOption = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ops.cli.actions import ByOption, ReasonOption
 from ops.cli.common import (
     DryRunOption,
     KafkaOption,
@@ -62,8 +63,8 @@ def drain_member(
     member: Annotated[
         str, typer.Argument(metavar="MEMBER", help="Its id, as `turnlog member list` shows it.", show_default=False)
     ],
-    by: Annotated[str | None, typer.Option("--by", help="Who wants it, for the journal.  [default: your user]")] = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for the journal.")] = "operator",
+    by: ByOption = None,
+    reason: ReasonOption = "operator",
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     postgres: PostgresOption = None,

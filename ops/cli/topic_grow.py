@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ops.cli.actions import ByOption
 from ops.cli.common import (
     ArchiveOption,
     DryRunOption,
@@ -47,10 +48,7 @@ def grow_topics(
             show_default=False,
         ),
     ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option("--by", help="Who wants it, for the journal.  [default: your user]", show_default=False),
-    ] = None,
+    by: ByOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     archive: ArchiveOption = None,
