@@ -38,11 +38,9 @@ from streams.core.events import (
     ConversationClosed,
     ConversationOpened,
     ConversationReopened,
-    Duplicate,
     Entry,
     Event,
     OwnerChanged,
-    Refused,
     RefusedReason,
     RunStatus,
     TurnCommitted,
@@ -52,6 +50,7 @@ from streams.core.invocations import decide_invocation
 from streams.core.limits import problem_of_ids, problem_of_text, problem_of_turn
 from streams.core.ownership import change_owner, choose
 from streams.core.policies import make_room, rejecting, why_not_taken
+from streams.core.refusals import NO_CONVERSATION, refused, repeat_of
 from streams.core.routing import AGENT_KIND, NOBODY, Plan, may_write, owns, plan_of
 from streams.core.run_events import bind, forget_waiting, note_asks, open_run
 from streams.core.runs import end
@@ -73,7 +72,7 @@ def decide_open(state: Partition, command: OpenConversation) -> list[Event]:
         record = None if command.key is None else keys.find(known, open_key(command.key), command.at)
         if record is not None and command.key is not None:
             return [keys.repeat(known, record, open_key(command.key), command.ref)]
-        return [_refuse(id_, RefusedReason.CONVERSATION_EXISTS, "conversation_id: it exists", command.ref)]
+        return [refused(command, RefusedReason.CONVERSATION_EXISTS, "conversation_id: it exists")]
     problem = problem_of_ids(
         (
             ("conversation_id", id_),
@@ -83,13 +82,13 @@ def decide_open(state: Partition, command: OpenConversation) -> list[Event]:
         )
     ) or problem_of_text("metadata", command.metadata)
     if problem is not None:
-        return [_refuse(id_, *problem, command.ref)]
+        return [refused(command, *problem)]
     if plan_of(state, command.channel) is None:
         detail = f"channel: {command.channel} is not an active channel of document version {state.config.version}"
-        return [_refuse(id_, RefusedReason.CHANNEL_UNKNOWN, detail, command.ref)]
+        return [refused(command, RefusedReason.CHANNEL_UNKNOWN, detail)]
     if state.config.channel(command.channel).kind == AGENT_KIND and not owns(state.config, command.channel):
         detail = f"channel: {command.channel} is of agents and routed nowhere: nobody could write in its conversations"
-        return [_refuse(id_, RefusedReason.CHANNEL_NOT_ROUTED, detail, command.ref)]
+        return [refused(command, RefusedReason.CHANNEL_NOT_ROUTED, detail)]
     return [
         ConversationOpened(
             conversation_id=id_,
@@ -108,8 +107,7 @@ def decide_turn(state: Partition, command: CommitTurn) -> list[Event]:
     id_ = command.conversation_id
     conversation = state.conversations.get(id_)
     if conversation is None:
-        detail = "conversation_id: no such conversation"
-        return [_refuse(id_, RefusedReason.CONVERSATION_NOT_FOUND, detail, command.ref)]
+        return [refused(command, *NO_CONVERSATION)]
     turn = command.turn
     if turn.invocation is not None:
         return decide_invocation(state, conversation, command, turn.invocation)
@@ -117,17 +115,17 @@ def decide_turn(state: Partition, command: CommitTurn) -> list[Event]:
     if key is not None and (known := keys.find(conversation, key, command.at)) is not None:
         return [keys.repeat(conversation, known, key, command.ref, turn.client_id)]
     if not conversation.open:
-        return [_refuse(id_, RefusedReason.CONVERSATION_CLOSED, "conversation_id: it is closed", command.ref)]
+        return [refused(command, RefusedReason.CONVERSATION_CLOSED, "conversation_id: it is closed")]
     problem = problem_of_turn(turn)
     if problem is not None:
-        return [_refuse(id_, *problem, command.ref, turn.client_id)]
+        return [refused(command, *problem, turn.client_id)]
     plan = plan_of(state, conversation.channel)
     if plan is None:
         detail = f"channel: {conversation.channel} is not an active channel of document version {state.config.version}"
-        return [_refuse(id_, RefusedReason.CHANNEL_UNKNOWN, detail, command.ref)]
+        return [refused(command, RefusedReason.CHANNEL_UNKNOWN, detail)]
     if not may_write(state.config, conversation.channel, turn.channel):
         detail = f"channel: {conversation.channel} is not routed to {turn.channel}"
-        return [_refuse(id_, RefusedReason.CHANNEL_NOT_ROUTED, detail, command.ref, turn.client_id)]
+        return [refused(command, RefusedReason.CHANNEL_NOT_ROUTED, detail, turn.client_id)]
     # A human answers: it opens no run and waits for nobody.
     return _decide_taken(state, conversation, command, NOBODY if conversation.handed_over else plan)
 
@@ -142,7 +140,7 @@ def _decide_taken(state: Partition, conversation: Conversation, command: CommitT
     if not plan.plain:
         busy = rejecting(state, conversation, plan)
         if busy and asking is None:
-            return [_refuse(id_, RefusedReason.BUSY, why_not_taken(state, busy[0]), command.ref, turn.client_id)]
+            return [refused(command, RefusedReason.BUSY, why_not_taken(state, busy[0]), turn.client_id)]
         left_out += busy
         queued = make_room(state, draft, conversation, [g.id for g in plan.groups if g.id not in left_out])
         left_out += queued
@@ -218,13 +216,12 @@ def decide_close(state: Partition, command: CloseConversation) -> list[Event]:
     id_ = command.conversation_id
     conversation = state.conversations.get(id_)
     if conversation is None:
-        detail = "conversation_id: no such conversation"
-        return [_refuse(id_, RefusedReason.CONVERSATION_NOT_FOUND, detail, command.ref)]
+        return [refused(command, *NO_CONVERSATION)]
     if not conversation.open:
-        return [_repeat_of_update(conversation, "close", command.ref)]
+        return [repeat_of(command, conversation.update, "close")]
     problem = problem_of_ids((("id", command.id), ("by", command.by))) or problem_of_text("reason", command.reason)
     if problem is not None:
-        return [_refuse(id_, *problem, command.ref)]
+        return [refused(command, *problem)]
     draft = Draft()
     for run in conversation.runs.values():
         end(draft, conversation, run, RunStatus.CANCELLED, "closed")
@@ -246,39 +243,20 @@ def decide_reopen(state: Partition, command: ReopenConversation) -> list[Event]:
     id_ = command.conversation_id
     conversation = state.conversations.get(id_)
     if conversation is None:
-        detail = "conversation_id: no such conversation"
-        return [_refuse(id_, RefusedReason.CONVERSATION_NOT_FOUND, detail, command.ref)]
+        return [refused(command, *NO_CONVERSATION)]
     if conversation.open:
-        return [_repeat_of_update(conversation, "reopen", command.ref)]
+        return [repeat_of(command, conversation.update, "reopen")]
     if conversation.erased:
         detail = "conversation_id: it is erased, and stays closed; begin a new one"
-        return [_refuse(id_, RefusedReason.CONVERSATION_CLOSED, detail, command.ref)]
+        return [refused(command, RefusedReason.CONVERSATION_CLOSED, detail)]
     problem = problem_of_ids((("id", command.id), ("by", command.by)))
     if problem is not None:
-        return [_refuse(id_, *problem, command.ref)]
+        return [refused(command, *problem)]
     return [
         ConversationReopened(
             conversation_id=id_, seq=conversation.head + 1, by=command.by, id=command.id, ref=command.ref
         )
     ]
-
-
-def _repeat_of_update(conversation: Conversation, key: str, ref: str | None) -> Duplicate:
-    update = conversation.update or Update(0, conversation.id, 0)
-    return Duplicate(
-        conversation_id=conversation.id,
-        ref=ref,
-        of_seq=update.seq,
-        id=update.id,
-        of_timestamp=update.timestamp,
-        key=key,
-    )
-
-
-def _refuse(
-    conversation_id: str, reason: RefusedReason, detail: str, ref: str | None, client_id: str | None = None
-) -> Refused:
-    return Refused(conversation_id=conversation_id, reason=reason, ref=ref, client_id=client_id, detail=detail)
 
 
 # ------------------------------------------------------------------------------------------------ evolve

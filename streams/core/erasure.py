@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from streams.core.commands import EraseConversation
 from streams.core.draft import Draft
-from streams.core.events import ConversationErased, Duplicate, Entry, Event, Refused, RefusedReason, RunStatus
+from streams.core.events import ConversationErased, Entry, Event, RunStatus
 from streams.core.limits import problem_of_ids, problem_of_text
+from streams.core.refusals import NO_CONVERSATION, refused, repeat_of
 from streams.core.run_events import forget_waiting
 from streams.core.runs import end
 from streams.core.state import Conversation, ImpossibleEvent, Partition, Update
@@ -24,32 +25,20 @@ ERASED = "erased"
 
 def decide_erase(state: Partition, command: EraseConversation) -> list[Event]:
     """End what is open, then erase."""
-    id_ = command.conversation_id
-    conversation = state.conversations.get(id_)
+    conversation = state.conversations.get(command.conversation_id)
     if conversation is None:
-        detail = "conversation_id: no such conversation"
-        return [_refused(command, RefusedReason.CONVERSATION_NOT_FOUND, detail)]
+        return [refused(command, *NO_CONVERSATION)]
     if conversation.erased:
-        update = conversation.update or Update(0, id_, 0)
-        return [
-            Duplicate(
-                conversation_id=id_,
-                ref=command.ref,
-                of_seq=update.seq,
-                id=update.id,
-                of_timestamp=update.timestamp,
-                key="erase",
-            )
-        ]
+        return [repeat_of(command, conversation.update, "erase")]
     problem = problem_of_ids((("id", command.id), ("by", command.by))) or problem_of_text("reason", command.reason)
     if problem is not None:
-        return [_refused(command, *problem)]
+        return [refused(command, *problem)]
     draft = Draft()
     for run in conversation.runs.values():
         end(draft, conversation, run, RunStatus.CANCELLED, ERASED)
     draft.add(
         ConversationErased(
-            conversation_id=id_,
+            conversation_id=conversation.id,
             seq=draft.next_seq(conversation),
             by=command.by,
             reason=command.reason,
@@ -58,10 +47,6 @@ def decide_erase(state: Partition, command: EraseConversation) -> list[Event]:
         )
     )
     return draft.events
-
-
-def _refused(command: EraseConversation, reason: RefusedReason, detail: str) -> Refused:
-    return Refused(conversation_id=command.conversation_id, reason=reason, ref=command.ref, detail=detail)
 
 
 # ------------------------------------------------------------------------------------------------ evolve

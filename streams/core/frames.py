@@ -85,11 +85,7 @@ def decide_frame(state: Partition, command: CommitFrame) -> list[Event]:
     """What a frame comes to; see the table above."""
     conversation = state.conversations.get(command.conversation_id)
     if conversation is None:
-        return [
-            refusals.frame_refused(
-                command, RefusedReason.CONVERSATION_NOT_FOUND, "conversation_id: no such conversation"
-            )
-        ]
+        return [refusals.frame_refused(command, *refusals.NO_CONVERSATION)]
     kind = command.frame.type
     if kind in NOT_KEPT:
         return []

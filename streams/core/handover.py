@@ -13,14 +13,13 @@ from streams.core.draft import Draft
 from streams.core.events import (
     ConversationHandedBack,
     ConversationHandedOver,
-    Duplicate,
     Entry,
     Event,
-    Refused,
     RefusedReason,
     RunStatus,
 )
 from streams.core.limits import problem_of_ids, problem_of_text
+from streams.core.refusals import NO_CONVERSATION, refused, repeat_of
 from streams.core.run_events import forget_waiting
 from streams.core.runs import end
 from streams.core.state import Conversation, ImpossibleEvent, Partition, Update
@@ -34,11 +33,13 @@ HANDED_OVER = "handed_over"
 def decide_hand_over(state: Partition, command: HandOver) -> list[Event]:
     """End what is open, then hand over."""
     conversation = state.conversations.get(command.conversation_id)
-    problem = _problem(conversation, command, (("to", command.to),))
-    if problem is not None or conversation is None:
-        return [_refused(command, problem)]
+    if conversation is None:
+        return [refused(command, *NO_CONVERSATION)]
+    problem = _problem(conversation, command, ("to", command.to))
+    if problem is not None:
+        return [refused(command, *problem)]
     if conversation.handed_over:
-        return [_repeat(conversation, "handover", command.ref)]
+        return [repeat_of(command, conversation.handover, "handover")]
     draft = Draft()
     for run in conversation.runs.values():
         end(draft, conversation, run, RunStatus.CANCELLED, HANDED_OVER)
@@ -59,11 +60,13 @@ def decide_hand_over(state: Partition, command: HandOver) -> list[Event]:
 def decide_hand_back(state: Partition, command: HandBack) -> list[Event]:
     """Agents answer what is said from here on."""
     conversation = state.conversations.get(command.conversation_id)
-    problem = _problem(conversation, command, ())
-    if problem is not None or conversation is None:
-        return [_refused(command, problem)]
+    if conversation is None:
+        return [refused(command, *NO_CONVERSATION)]
+    problem = _problem(conversation, command)
+    if problem is not None:
+        return [refused(command, *problem)]
     if not conversation.handed_over:
-        return [_repeat(conversation, "handback", command.ref)]
+        return [repeat_of(command, conversation.handover, "handback")]
     return [
         ConversationHandedBack(
             conversation_id=conversation.id,
@@ -77,31 +80,12 @@ def decide_hand_back(state: Partition, command: HandBack) -> list[Event]:
 
 
 def _problem(
-    conversation: Conversation | None, command: HandOver | HandBack, names: tuple[tuple[str, str], ...]
+    conversation: Conversation, command: HandOver | HandBack, *names: tuple[str, str]
 ) -> tuple[RefusedReason, str] | None:
-    if conversation is None:
-        return RefusedReason.CONVERSATION_NOT_FOUND, "conversation_id: no such conversation"
     if not conversation.open:
         return RefusedReason.CONVERSATION_CLOSED, "conversation_id: it is closed"
     ids = (("id", command.id), ("by", command.by), *names)
     return problem_of_ids(ids) or problem_of_text("reason", command.reason)
-
-
-def _refused(command: HandOver | HandBack, problem: tuple[RefusedReason, str] | None) -> Refused:
-    reason, detail = problem or (RefusedReason.CONVERSATION_NOT_FOUND, "")
-    return Refused(conversation_id=command.conversation_id, reason=reason, ref=command.ref, detail=detail)
-
-
-def _repeat(conversation: Conversation, key: str, ref: str | None) -> Duplicate:
-    update = conversation.handover or Update(0, conversation.id, 0)
-    return Duplicate(
-        conversation_id=conversation.id,
-        ref=ref,
-        of_seq=update.seq,
-        id=update.id,
-        of_timestamp=update.timestamp,
-        key=key,
-    )
 
 
 # ------------------------------------------------------------------------------------------------ evolve

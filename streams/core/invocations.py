@@ -22,7 +22,6 @@ from streams.core.events import (
     Duplicate,
     Event,
     Invocation,
-    Refused,
     RefusedReason,
     RunCancelling,
     RunEnded,
@@ -33,9 +32,10 @@ from streams.core.ids import channel_of_group, invocation_message_id, key_of_tur
 from streams.core.limits import problem_of_ids, problem_of_text, problem_of_turn
 from streams.core.ownership import change_owner, choose
 from streams.core.policies import is_full
+from streams.core.refusals import NO_CONVERSATION, refused, repeat_of
 from streams.core.routing import AGENT_KIND, DELIVER, ENQUEUE, INTERRUPT, POLICIES, REJECT
 from streams.core.runs import CANCELLED, INTERRUPTED, close_open_work, end
-from streams.core.state import Conversation, Member, Partition, Run
+from streams.core.state import Conversation, Member, Partition, Run, Update
 
 DEADLINE_MAX_MS: Final = 3_600_000
 """One hour."""
@@ -47,27 +47,27 @@ def decide_invocation(
     state: Partition, conversation: Conversation, command: CommitTurn, invocation: Invocation
 ) -> list[Event]:
     """A repeat, a refusal, or the turn with its one run. Refusals come in a turn's order, the thread's claim last."""
-    turn, ref = command.turn, command.ref
+    turn = command.turn
     key = key_of_turn(turn)
     if key is not None and (known := keys.find(conversation, key, command.at)) is not None:
         if known.id != turn.id:
             detail = f"id: the thread has an invocation {invocation.id} with another input"
-            return [_refused(conversation.id, RefusedReason.INVOCATION_CONFLICT, detail, ref)]
-        return [keys.repeat(conversation, known, key, ref, turn.client_id)]
+            return [refused(command, RefusedReason.INVOCATION_CONFLICT, detail)]
+        return [keys.repeat(conversation, known, key, command.ref, turn.client_id)]
     if not conversation.open:
-        return [_refused(conversation.id, RefusedReason.CONVERSATION_CLOSED, "thread: it is closed", ref)]
+        return [refused(command, RefusedReason.CONVERSATION_CLOSED, "thread: it is closed")]
     if conversation.handed_over:
-        return [_refused(conversation.id, RefusedReason.HANDED_OVER, "thread: a human answers in it", ref)]
+        return [refused(command, RefusedReason.HANDED_OVER, "thread: a human answers in it")]
     problem = problem_of_turn(turn) or _problem_of(conversation, turn.id, invocation)
     if problem is not None:
-        return [_refused(conversation.id, *problem, ref)]
+        return [refused(command, *problem)]
     if not _is_agents(state, channel_of_group(invocation.group)):
         detail = f"agent: {channel_of_group(invocation.group)} is not an active channel of agents"
-        return [_refused(conversation.id, RefusedReason.CHANNEL_UNKNOWN, detail, ref)]
+        return [refused(command, RefusedReason.CHANNEL_UNKNOWN, detail)]
     members = _ready(state, invocation.group)
     if not members:
         detail = f"agent: {invocation.group} has no member that takes calls"
-        return [_refused(conversation.id, RefusedReason.AGENT_UNAVAILABLE, detail, ref)]
+        return [refused(command, RefusedReason.AGENT_UNAVAILABLE, detail)]
     return _decide_claim(state, conversation, command, invocation, members)
 
 
@@ -81,10 +81,10 @@ def _decide_claim(
     queued = bool(before) and policy == ENQUEUE
     if before and policy in {REJECT, DELIVER}:
         detail = f"thread: {before[0].invocation or before[0].id} is open in it"
-        return [_refused(conversation.id, RefusedReason.CONVERSATION_BUSY, detail, command.ref)]
+        return [refused(command, RefusedReason.CONVERSATION_BUSY, detail)]
     if queued and is_full(state, group, before):
         detail = f"thread: as many as may wait in line for {group} already"
-        return [_refused(conversation.id, RefusedReason.CONVERSATION_BUSY, detail, command.ref)]
+        return [refused(command, RefusedReason.CONVERSATION_BUSY, detail)]
     if policy == INTERRUPT:
         for run in before:
             end(draft, conversation, run, RunStatus.CANCELLED, INTERRUPTED)
@@ -134,14 +134,14 @@ def _problem_of(conversation: Conversation, turn_id: str, invocation: Invocation
 def decide_cancel(state: Partition, command: CancelRun) -> list[Event]:
     """A run that has not begun, or waits for a person, ends at once; one at work is asked to stop. Of one that is over,
     or asked already, this is a repeat."""
-    conversation, refused = _conversation(state, command)
+    conversation, refusal = _conversation(state, command)
     if conversation is None:
-        return refused
+        return refusal
     run = conversation.runs.get(command.run_id)
     if run is None or run.cancelling:
         if run is None and command.run_id not in conversation.ended:
-            return [_refused(conversation.id, RefusedReason.RUN_NOT_FOUND, "run: no such run", command.ref)]
-        return [_repeat(conversation, command)]
+            return [refused(command, RefusedReason.RUN_NOT_FOUND, "run: no such run")]
+        return [_repeat(command)]
     if run.progress is None or run.member is None or run.progress.asks:
         return _ended(conversation, run, command)
     return [
@@ -161,36 +161,34 @@ def decide_cancel(state: Partition, command: CancelRun) -> list[Event]:
 
 def decide_release(state: Partition, command: ReleaseRun) -> list[Event]:
     """An operator says how it is known that the run's old worker has stopped; refused while its member is here."""
-    conversation, refused = _conversation(state, command)
+    conversation, refusal = _conversation(state, command)
     if conversation is None:
-        return refused
+        return refusal
     if not command.proof.strip():
         detail = "proof: say how it is known that the run's old worker has stopped"
-        return [_refused(conversation.id, RefusedReason.INVALID_TEXT, detail, command.ref)]
+        return [refused(command, RefusedReason.INVALID_TEXT, detail)]
     run = conversation.runs.get(command.run_id)
     if run is None:
         if command.run_id not in conversation.ended:
-            return [_refused(conversation.id, RefusedReason.RUN_NOT_FOUND, "run: no such run", command.ref)]
-        return [_repeat(conversation, command)]
+            return [refused(command, RefusedReason.RUN_NOT_FOUND, "run: no such run")]
+        return [_repeat(command)]
     if run.member in state.members:
         detail = f"run: its member {run.member} is here; drain or stop it, or cancel the run"
-        return [_refused(conversation.id, RefusedReason.MEMBER_LIVE, detail, command.ref)]
+        return [refused(command, RefusedReason.MEMBER_LIVE, detail)]
     return _ended(conversation, run, command)
 
 
 def _conversation(state: Partition, command: CancelRun | ReleaseRun) -> tuple[Conversation | None, list[Event]]:
-    id_ = command.conversation_id
-    conversation = state.conversations.get(id_)
+    conversation = state.conversations.get(command.conversation_id)
     if conversation is None:
-        detail = "conversation_id: no such conversation"
-        return None, [_refused(id_, RefusedReason.CONVERSATION_NOT_FOUND, detail, command.ref)]
+        return None, [refused(command, *NO_CONVERSATION)]
     problem = problem_of_ids((("run_id", command.run_id), ("by", command.by))) or problem_of_text(
         "reason", command.reason
     )
     if problem is None and isinstance(command, ReleaseRun):
         problem = problem_of_text("proof", command.proof)
     if problem is not None:
-        return None, [_refused(id_, *problem, command.ref)]
+        return None, [refused(command, *problem)]
     return conversation, []
 
 
@@ -216,16 +214,5 @@ def _ended(conversation: Conversation, run: Run, command: CancelRun | ReleaseRun
     return draft.events
 
 
-def _repeat(conversation: Conversation, command: CancelRun | ReleaseRun) -> Duplicate:
-    return Duplicate(
-        conversation_id=conversation.id,
-        ref=command.ref,
-        of_seq=0,
-        id=command.run_id,
-        of_timestamp=0,
-        key=f"{type(command).__name__}:{command.run_id}",
-    )
-
-
-def _refused(conversation_id: str, reason: RefusedReason, detail: str, ref: str | None) -> Refused:
-    return Refused(conversation_id=conversation_id, reason=reason, ref=ref, detail=detail)
+def _repeat(command: CancelRun | ReleaseRun) -> Duplicate:
+    return repeat_of(command, Update(0, command.run_id, 0), f"{type(command).__name__}:{command.run_id}")

@@ -21,12 +21,12 @@ from streams.core.events import (
     Event,
     MoveReason,
     OperatorActed,
-    Refused,
     RefusedReason,
     RunStatus,
 )
 from streams.core.limits import problem_of_ids, problem_of_text
 from streams.core.ownership import change_owner
+from streams.core.refusals import NO_CONVERSATION, refused
 from streams.core.refusing import next_in_rank
 from streams.core.routing import plan_of
 from streams.core.runs import CANCELLED, end, give
@@ -38,10 +38,11 @@ from streams.core.state import Conversation, ImpossibleEvent, Member, Partition,
 def decide_move(state: Partition, command: MoveConversation) -> list[Event]:
     """See above."""
     conversation = state.conversations.get(command.conversation_id)
+    if conversation is None:
+        return [refused(command, *NO_CONVERSATION)]
     problem = _problem(state, conversation, command)
-    if problem is not None or conversation is None:
-        reason, detail = problem or (RefusedReason.CONVERSATION_NOT_FOUND, "")
-        return [Refused(conversation_id=command.conversation_id, reason=reason, ref=command.ref, detail=detail)]
+    if problem is not None:
+        return [refused(command, *problem)]
     to = None if command.to is None else state.members[command.to]
     group = command.group if to is None else to.group
     draft = Draft()
@@ -87,10 +88,8 @@ def heir_of(state: Partition, run: Run, conversation_id: str, at: int) -> Member
 
 
 def _problem(
-    state: Partition, conversation: Conversation | None, command: MoveConversation
+    state: Partition, conversation: Conversation, command: MoveConversation
 ) -> tuple[RefusedReason, str] | None:
-    if conversation is None:
-        return RefusedReason.CONVERSATION_NOT_FOUND, "conversation_id: no such conversation"
     if not conversation.open:
         return RefusedReason.CONVERSATION_CLOSED, "conversation_id: it is closed"
     if conversation.handed_over:

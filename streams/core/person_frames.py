@@ -34,6 +34,7 @@ from streams.core.events import Assignment, Entry, Event, Frame, PersonFrameComm
 from streams.core.ids import message_id, person_key
 from streams.core.limits import problem_of_frame, problem_of_ids
 from streams.core.ownership import owner_of
+from streams.core.refusals import NO_CONVERSATION, refused
 from streams.core.routing import may_write, plan_of
 from streams.core.run_events import note_asks
 from streams.core.runs import end
@@ -62,7 +63,7 @@ def decide_person_frame(state: Partition, command: CommitPersonFrame) -> list[Ev
     """What it comes to; see the table above."""
     conversation = state.conversations.get(command.conversation_id)
     if conversation is None:
-        return [_refused(command, RefusedReason.CONVERSATION_NOT_FOUND, "conversation_id: no such conversation")]
+        return [_refused(command, *NO_CONVERSATION)]
     key = _key(command)
     if key is not None and (known := keys.find(conversation, key, command.at)) is not None:
         return [keys.repeat(conversation, known, key, command.ref, command.frame.client_id)]
@@ -196,13 +197,7 @@ def _committed(
 
 
 def _refused(command: CommitPersonFrame, reason: RefusedReason, detail: str) -> Refused:
-    return Refused(
-        conversation_id=command.conversation_id,
-        reason=reason,
-        ref=command.ref,
-        client_id=command.frame.client_id,
-        detail=detail,
-    )
+    return refused(command, reason, detail, command.frame.client_id)
 
 
 def _decide_wanted_anew(state: Partition, conversation: Conversation, command: CommitPersonFrame) -> list[Event]:

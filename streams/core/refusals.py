@@ -1,13 +1,50 @@
-"""Refusals: one event each, except that a zombie's are written 16 times per (member, run) and then no more."""
+"""What answers a command that changes nothing: refusals, and repeats of a close, reopen, handover or erasure.
+
+A refusal is one event, except that a zombie's are written 16 times per (member, run) and then no more.
+"""
 
 from __future__ import annotations
 
+from typing import Final, Protocol
+
 from streams.core.commands import CommitFrame
-from streams.core.events import Event, Refused, RefusedReason
+from streams.core.events import Duplicate, Event, Refused, RefusedReason
 from streams.core.ids import SEPARATOR
-from streams.core.state import REFUSAL_SLOTS, REFUSALS_WRITTEN, Partition, Run
+from streams.core.state import REFUSAL_SLOTS, REFUSALS_WRITTEN, Partition, Run, Update
+
+NO_CONVERSATION: Final = (RefusedReason.CONVERSATION_NOT_FOUND, "conversation_id: no such conversation")
+"""Reason and detail of what is for a conversation that is not there."""
 
 _COUNTED = frozenset({RefusedReason.FENCED, RefusedReason.HANDED_OVER, RefusedReason.GATEWAY_ENDED})
+
+
+class OfConversation(Protocol):
+    """A command to a conversation."""
+
+    @property
+    def conversation_id(self) -> str: ...
+    @property
+    def ref(self) -> str | None: ...
+
+
+def refused(command: OfConversation, reason: RefusedReason, detail: str, client_id: str | None = None) -> Refused:
+    """A command that breaks a rule; `detail` names field and rule."""
+    return Refused(
+        conversation_id=command.conversation_id, reason=reason, ref=command.ref, client_id=client_id, detail=detail
+    )
+
+
+def repeat_of(command: OfConversation, update: Update | None, key: str) -> Duplicate:
+    """A command that asks for what is so already: the ack of the update that made it so, seq 0 when there was none."""
+    made = update or Update(0, command.conversation_id, 0)
+    return Duplicate(
+        conversation_id=command.conversation_id,
+        ref=command.ref,
+        of_seq=made.seq,
+        id=made.id,
+        of_timestamp=made.timestamp,
+        key=key,
+    )
 
 
 def slot(event: Refused) -> str | None:

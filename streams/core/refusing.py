@@ -12,9 +12,10 @@ from collections.abc import Collection
 
 from streams.core.commands import RefuseRun
 from streams.core.draft import Draft
-from streams.core.events import Event, MoveReason, Refused, RunStatus
+from streams.core.events import Event, MoveReason, RunStatus
 from streams.core.limits import problem_of_text
 from streams.core.ownership import choose
+from streams.core.refusals import refused
 from streams.core.routing import REFUSE
 from streams.core.runs import CANCELLED, end, give, move
 from streams.core.state import Member, Partition, Run
@@ -31,7 +32,7 @@ def decide_refuse_run(state: Partition, command: RefuseRun) -> list[Event]:
         return []
     problem = problem_of_text("reason", command.reason)
     if problem is not None:
-        return [Refused(conversation_id=id_, reason=problem[0], ref=command.ref, detail=problem[1])]
+        return [refused(command, *problem)]
     to = next_in_rank(state, run, {*run.refusers, command.member}, id_, command.at)
     draft = Draft()
     if run.cancelling:
