@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -16,7 +16,7 @@ from ops.grow.database import Database
 from ops.grow.plan import planned
 from ops.grow.run import grow
 from ops.grow.split import CannotGrow
-from ops.history import History, Recorded, open_history
+from ops.history import open_history
 from streams.core.events import Duplicate, Entry, TurnCommitted
 from streams.core.fold import evolve
 from streams.core.state import Conversation, Partition
@@ -27,6 +27,7 @@ from streams.sealing.store import WrappedKey
 from streams.settings import Settings
 from tests.support.command import turnlog_async
 from tests.support.deployment import MEMBER, Deployment, Talk, deployment
+from tests.support.histories import Interrupting
 
 BEFORE, AFTER = 2, 4
 
@@ -149,32 +150,13 @@ async def goes_on(place: Deployment, said: Mapping[str, list[str]], before: Mapp
     assert verdict.ok, verdict.findings.shown
 
 
-class Dying:
-    """A history whose reader dies after so many records."""
-
-    def __init__(self, history: History, after: int) -> None:
-        self._history = history
-        self._left = after
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._history, name)
-
-    async def read(self, partition: int, start: int = 0, end: int | None = None) -> AsyncIterator[Sequence[Recorded]]:
-        async for chunk in self._history.read(partition, start, end):
-            for record in chunk:
-                if not self._left:
-                    raise asyncio.CancelledError
-                self._left -= 1
-                yield [record]
-
-
 async def moved(place: Deployment, *, dies_after: int | None = None) -> list[int]:
     """Grow it; how many events were written into each new partition by this attempt."""
     database = await Database.connect(place.settings.postgres)
     try:
         async with open_history(place.settings) as history:
             plan = await planned(place.settings, history, database, AFTER, None)
-            chosen: Any = history if dies_after is None else Dying(history, dies_after)
+            chosen: Any = history if dies_after is None else Interrupting(history, dies_after)
             copied = await grow(plan, chosen, database, "ann", quiet)
             return [each.new for each in copied.values()]
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ops.audit.verify import Scope, verify_cluster
 from ops.chaos.backups import Backups
-from ops.history import History, Recorded, open_history
+from ops.history import open_history
 from ops.rebuild.beside import TABLES, Beside, CannotRebuild, Group
 from ops.rebuild.fill import fill_read_model
 from ops.rebuild.run import planned, rebuild
@@ -25,8 +25,8 @@ from streams.projector.store import Position, PostgresProjection
 from streams.settings import Settings
 from tests.support.command import turnlog_async
 from tests.support.deployment import Deployment, Talk, deployment
+from tests.support.histories import Interrupting, one_partition
 from tests.support.journals import CONVERSATION, ready
-from tests.support.memory_history import FakeHistory
 
 PARTITIONS = 2
 # What no journal says: when a row was written, and by which snapshot; and what was consumed without consequence.
@@ -80,25 +80,6 @@ def backups(settings: Settings) -> Iterator[Backups]:
     name = f"{conninfo_to_dict(settings.postgres)['dbname']}_backup"
     with psycopg.connect(make_conninfo(settings.postgres, dbname="postgres"), autocommit=True) as connection:
         connection.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(sql.Identifier(name)))
-
-
-class Interrupting:
-    """A history that ends in the middle of a read, once."""
-
-    def __init__(self, history: History, after: int) -> None:
-        self._history = history
-        self._left = after
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._history, name)
-
-    async def read(self, partition: int, start: int = 0, end: int | None = None) -> AsyncIterator[Sequence[Recorded]]:
-        async for chunk in self._history.read(partition, start, end):
-            for record in chunk:
-                if not self._left:
-                    raise asyncio.CancelledError
-                self._left -= 1
-                yield [record]
 
 
 async def rebuilt(place: Deployment, *, interrupted_after: int | None = None) -> bool:
@@ -185,7 +166,7 @@ async def test_an_erasure_is_read_beside_and_destroys_the_keys_in_use(fresh_data
     beside = await Beside.connect(fresh_database)
     try:
         await beside.begin("topic-1")
-        read = await fill_read_model(FakeHistory(journal.entries), beside.dsn, 0, quiet)
+        read = await fill_read_model(one_partition(journal.entries), beside.dsn, 0, quiet)
         await beside.replace_read_model()
     finally:
         await beside.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
-from ops.history.port import Missing, Range, Recorded
+from ops.history.port import History, Missing, Range, Recorded
 from streams.core.events import Entry
 from streams.runtime.codec import Codec
 from streams.runtime.journal import headers_of
@@ -17,9 +19,19 @@ NOON = 1_764_504_000_000  # 2025-11-30 12:00 UTC
 
 
 class MemoryHistory:
-    """`History` in memory. `markers`: after how many records a transaction ends, whose marker takes an offset."""
+    """`History` in memory. `markers`: after how many records a transaction ends, whose marker takes an offset.
+    `began_at`: the first record's time, each other's is a millisecond later; None: those of the entries."""
 
-    def __init__(self, entries: Sequence[Sequence[Entry]], *, markers: int = 3, chunk: int = 4) -> None:
+    def __init__(
+        self,
+        entries: Sequence[Sequence[Entry]],
+        *,
+        markers: int = 3,
+        chunk: int = 4,
+        began_at: int | None = NOON,
+        identity: str = "topic-1",
+    ) -> None:
+        self.identity = identity
         self.codec = Codec()
         self.chunk = chunk
         self.records: list[list[Recorded]] = [[] for _ in entries]
@@ -27,25 +39,23 @@ class MemoryHistory:
         self.ends = [0] * len(entries)
         self._markers = markers
         for partition, mine in enumerate(entries):
-            self.append(partition, mine)
-        self.reads = 0
+            self.append(partition, mine, timestamp=began_at)
+        self.read_from: list[int] = []
+        """Where each read began."""
 
-    def append(self, partition: int, entries: Iterable[Entry], *, timestamp: int = NOON) -> None:
+    def append(self, partition: int, entries: Iterable[Entry], *, timestamp: int | None = NOON) -> None:
         there = self.records[partition]
         for entry in entries:
             count = len(there)
             offset = count + count // self._markers
             key = None if entry.event.conversation_id is None else entry.event.conversation_id.encode()
             value = self.codec.encode_entry(entry)
-            there.append(Recorded(offset, timestamp + count, key, value, tuple(headers_of(entry, None))))
+            at = entry.timestamp if timestamp is None else timestamp + count
+            there.append(Recorded(offset, at, key, value, tuple(headers_of(entry, None))))
             self.ends[partition] = len(there) + len(there) // self._markers
 
     def delete_before(self, partition: int, offset: int) -> None:
         self.kept[partition] = offset
-
-    @property
-    def identity(self) -> str:
-        return "topic-1"
 
     @property
     def partitions(self) -> int:
@@ -58,7 +68,7 @@ class MemoryHistory:
         return [Range(0, self.kept[partition])] if self.kept[partition] else []
 
     async def read(self, partition: int, start: int = 0, end: int | None = None) -> AsyncIterator[Sequence[Recorded]]:
-        self.reads += 1
+        self.read_from.append(start)
         end = (await self.bounds(partition)).end if end is None else end
         position = start
         while position < end:
@@ -93,9 +103,33 @@ class MemoryHistory:
         return self.records[partition].pop(index)
 
 
-def two_partitions(**how: int) -> MemoryHistory:
+def two_partitions(**how: Any) -> MemoryHistory:
     """Two partitions in which a turn was answered, and one was taken over."""
     return MemoryHistory([answered().entries, taken_over().entries], **how)
+
+
+def one_partition(entries: Sequence[Entry], *, identity: str = "topic-1") -> MemoryHistory:
+    """One partition of these entries, each written when it says."""
+    return MemoryHistory([entries], markers=10, chunk=50, began_at=None, identity=identity)
+
+
+class Interrupting:
+    """A history whose reader dies after so many records."""
+
+    def __init__(self, history: History, after: int) -> None:
+        self._history = history
+        self._left = after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._history, name)
+
+    async def read(self, partition: int, start: int = 0, end: int | None = None) -> AsyncIterator[Sequence[Recorded]]:
+        async for chunk in self._history.read(partition, start, end):
+            for record in chunk:
+                if not self._left:
+                    raise asyncio.CancelledError
+                self._left -= 1
+                yield [record]
 
 
 async def read_all(history: object, partition: int, start: int = 0, end: int | None = None) -> list[Recorded]:

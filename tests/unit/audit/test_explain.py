@@ -12,8 +12,8 @@ from ops.audit.explain import explain
 from ops.cli.audit import explained_lines
 from streams.core.events import Entry, TurnCommitted
 from streams.core.ownership import weight
+from tests.support.histories import one_partition
 from tests.support.journals import CONVERSATION, Journal, ready, taken_over
-from tests.support.memory_history import FakeHistory
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +24,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def explained(entries: list[Entry], seq: int | None = None) -> dict[str, Any]:
-    document = await explain(FakeHistory(entries), CONVERSATION, seq)
+    document = await explain(one_partition(entries), CONVERSATION, seq)
     assert document is not None
     return document
 
@@ -108,4 +108,4 @@ async def test_a_choice_that_the_rules_do_not_give_is_not_explained_away() -> No
 
 
 async def test_a_conversation_that_is_not_there_has_no_explanation() -> None:
-    assert await explain(FakeHistory(ready().entries), "nobody", None) is None
+    assert await explain(one_partition(ready().entries), "nobody", None) is None

@@ -17,11 +17,10 @@ from ops.audit.single import audit_partition
 from ops.audit.violations import Findings, Tally, Verdict, Violation
 from ops.cli.common import told_time
 from ops.cli.narrate import sentence
-from ops.history import Range
 from ops.replay.target import Target
 from streams.core.events import Entry, TurnCommitted
+from tests.support.histories import one_partition
 from tests.support.journals import CONVERSATION, Journal, ready, taken_over
-from tests.support.memory_history import FakeHistory
 
 pytestmark = pytest.mark.unit
 
@@ -47,10 +46,11 @@ async def reported(
     *,
     findings: Findings | None = None,
     unchecked: tuple[int, ...] = (),
-    gone: list[Range] | None = None,
+    gone: int = 0,
     **stretch: Any,
 ) -> dict[str, Any]:
-    history = FakeHistory(entries, gone=gone or [])
+    history = one_partition(entries)
+    history.delete_before(0, gone)
     asked = Stretch(partitions=(0,), **stretch)
     told = await chronicle_of(history, asked, sentence, quiet)
     answer = Verdict(Tally(events=len(entries)), findings or Findings(), unchecked)
@@ -70,7 +70,7 @@ async def test_who_had_a_run_from_when_to_when_is_told_along_its_moves() -> None
 
 
 async def test_what_is_missing_is_the_first_line_and_the_verdict_the_next() -> None:
-    report = await reported(ready().entries, gone=[Range(0, 12)])
+    report = await reported(ready().entries, gone=12)
     assert next(iter(report)) == "missing"
     html = page(report, told_time)
     assert html.index("History is missing") < html.index("Every promise holds")
@@ -174,7 +174,7 @@ async def test_only_so_many_conversations_are_told_of_those_that_moved_first() -
 
 async def test_an_archive_alone_says_what_it_leaves_unchecked_also_to_another_process() -> None:
     asked = Asked(None, Scope(), Where(archive="/unused", offline=True))
-    audited = await audit_partition(FakeHistory(taken_over().entries), asked, 0, quiet)
+    audited = await audit_partition(one_partition(taken_over().entries), asked, 0, quiet)
     assert audited.unchecked == (10, 11, 12)
     assert "invariants 10, 11 and 12" in " ".join(audited.notes)
     again = Audited.of(json.loads(json.dumps(audited.document())))

@@ -358,12 +358,7 @@ async def test_a_file_that_is_no_statement_is_found(place: Place, key: SigningKe
 async def test_anothers_digests_say_nothing_of_this_journal(place: Place, key: SigningKey) -> None:
     await sealed(two_partitions(), place, key)
 
-    class Other(MemoryHistory):
-        @property
-        def identity(self) -> str:
-            return "topic-2"
-
-    history = Other([answered().entries, taken_over().entries])
+    history = MemoryHistory([answered().entries, taken_over().entries], identity="topic-2")
     assert {each.kind for each in await found(history, place, key)} == {Kind.DIGEST}
     with pytest.raises(HistoryUnavailable, match="another journal"):
         await sealed(history, place, key)

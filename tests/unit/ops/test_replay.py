@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ import websockets
 from ops.bench.history import History as Made
 from ops.cli.errors import CommandFailed
 from ops.cli.replay import Wanted, look, target_of
-from ops.history import Missing, Range
+from ops.history import Missing
 from ops.replay import Standing, Target, Traveller, Unreachable
 from streams.core.events import Entry
 from streams.core.fold import evolve
 from streams.core.state import Partition
 from streams.core.store import dump_conversation, dump_partition
+from tests.support.histories import MemoryHistory, one_partition
 from tests.support.journals import CONVERSATION, DOCUMENT, ready, taken_over
-from tests.support.memory_history import FakeHistory
 
 pytestmark = pytest.mark.unit
 
@@ -56,7 +56,7 @@ def same(standing: Standing, state: Partition) -> bool:
     return dump_partition(standing.state) == dump_partition(state) and rows == wanted
 
 
-async def gone_to(history: FakeHistory, target: Target, every: int = 200) -> Standing:
+async def gone_to(history: MemoryHistory, target: Target, every: int = 200) -> Standing:
     traveller = Traveller(history, 0, every=every)
     try:
         return await traveller.to(target)
@@ -65,7 +65,7 @@ async def gone_to(history: FakeHistory, target: Target, every: int = 200) -> Sta
 
 
 async def test_every_point_is_the_state_of_a_fold_whether_states_are_kept_or_not(made: list[Entry]) -> None:
-    history = FakeHistory(made)
+    history = one_partition(made)
     for lsn in (len(made), 1, 900, 901, 2_500, 2_499, 300):
         for cached in (False, True):
             traveller = Traveller(history, 0, cached=cached, every=200)
@@ -76,25 +76,25 @@ async def test_every_point_is_the_state_of_a_fold_whether_states_are_kept_or_not
 
 
 async def test_a_later_look_begins_at_a_kept_state(made: list[Entry]) -> None:
-    history = FakeHistory(made)
+    history = one_partition(made)
     await gone_to(history, Target())
     assert history.read_from == [0]
     await gone_to(history, Target(lsn=2_500))
     begun = history.read_from[-1]
-    behind = next(record for record in history.records if history.decode(record).lsn == 2_500).offset - begun
+    behind = next(record for record in history.records[0] if history.decode(record).lsn == 2_500).offset - begun
     assert begun > 0
     assert behind < 3 * 200 + 300  # a point is kept at the end of the batch in which it is due
 
 
 async def test_states_of_another_journal_are_not_used(made: list[Entry]) -> None:
-    await gone_to(FakeHistory(made), Target())
-    other = FakeHistory(made[:1_000], identity="topic-2")
+    await gone_to(one_partition(made), Target())
+    other = one_partition(made[:1_000], identity="topic-2")
     assert (await gone_to(other, Target())).state.lsn == 1_000
     assert other.read_from == [0]
 
 
 async def test_a_time_means_all_that_was_committed_by_then(made: list[Entry]) -> None:
-    history = FakeHistory(made)
+    history = one_partition(made)
     moment = made[1_500].timestamp
     standing = await gone_to(history, Target(time_ms=moment))
     assert standing.state.lsn == sum(entry.timestamp <= moment for entry in made)
@@ -103,8 +103,8 @@ async def test_a_time_means_all_that_was_committed_by_then(made: list[Entry]) ->
 
 
 async def test_an_offset_means_its_record_and_all_before_it(made: list[Entry]) -> None:
-    history = FakeHistory(made)
-    record = history.records[777]
+    history = one_partition(made)
+    record = history.records[0][777]
     standing = await gone_to(history, Target(offset=record.offset))
     assert (standing.position, standing.state.lsn) == (record.offset + 1, 778)
 
@@ -112,18 +112,14 @@ async def test_an_offset_means_its_record_and_all_before_it(made: list[Entry]) -
 @pytest.mark.parametrize("target", [Target(offset=10**6), Target(lsn=10**6)])
 async def test_a_point_behind_the_end_is_refused(made: list[Entry], target: Target) -> None:
     with pytest.raises(Unreachable, match="the journal ends at"):
-        await gone_to(FakeHistory(made), target)
+        await gone_to(one_partition(made), target)
 
 
 async def test_a_missing_beginning_is_said(made: list[Entry]) -> None:
-    class Cut(FakeHistory):
-        async def read(self, partition: int, start: int = 0, end: int | None = None) -> AsyncIterator[Any]:
-            if start < 500:
-                raise Missing(partition, Range(0, 500))
-            yield []
-
+    history = one_partition(made)
+    history.delete_before(0, 500)
     with pytest.raises(Missing, match="0 to 499"):
-        await gone_to(Cut(made), Target())
+        await gone_to(history, Target())
 
 
 def rigged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +148,7 @@ def rigged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_replay_sends_nothing_outward(made: list[Entry], monkeypatch: pytest.MonkeyPatch) -> None:
-    history = FakeHistory(made)
+    history = one_partition(made)
     rigged(monkeypatch)
     with pytest.raises(AssertionError, match="outward"):
         socket.create_connection(("127.0.0.1", 9))  # the rig works
@@ -166,7 +162,7 @@ async def test_a_replay_sends_nothing_outward(made: list[Entry], monkeypatch: py
 async def test_who_owned_what_open_runs_and_members_are_shown() -> None:
     journal = ready()
     journal.say("hello")
-    [document] = [each async for each in look(FakeHistory(journal.entries), Wanted(targets=[Target()]))]
+    [document] = [each async for each in look(one_partition(journal.entries), Wanted(targets=[Target()]))]
     assert [row["member"] for row in document["members"]] == ["gw-1.1", "gw-1.2"]
     [run] = document["open_runs"]
     [conversation] = document["conversations"]
@@ -178,7 +174,7 @@ async def test_who_owned_what_open_runs_and_members_are_shown() -> None:
 async def test_a_difference_names_what_came_went_and_changed() -> None:
     journal = taken_over()
     wanted = Wanted(targets=[Target(lsn=6), Target()], conversation=CONVERSATION)
-    [document] = [each async for each in look(FakeHistory(journal.entries), wanted)]
+    [document] = [each async for each in look(one_partition(journal.entries), wanted)]
     gone = [row for row in document["members"] if row["change"] == "gone"]
     assert gone
     [conversation] = document["conversations"]
@@ -187,13 +183,13 @@ async def test_a_difference_names_what_came_went_and_changed() -> None:
 
 
 async def test_a_conversation_that_was_not_there_is_said() -> None:
-    history = FakeHistory(ready().entries)
+    history = one_partition(ready().entries)
     with pytest.raises(CommandFailed, match="there was no conversation nobody"):
         [each async for each in look(history, Wanted(targets=[Target()], conversation="nobody"))]
 
 
 async def test_points_in_the_wrong_order_are_refused() -> None:
-    history = FakeHistory(ready().entries)
+    history = one_partition(ready().entries)
     with pytest.raises(CommandFailed, match="lies before the first"):
         [each async for each in look(history, Wanted(targets=[Target(lsn=4), Target(lsn=2)]))]
 
