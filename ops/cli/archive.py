@@ -27,6 +27,7 @@ from ops.cli.common import (
 from ops.cli.digest import TrustOption, trust_from
 from ops.cli.durations import seconds_of
 from ops.cli.errors import INTERRUPTED, NEGATIVE, CommandFailed
+from ops.cli.servers import NO_POSTGRES
 
 if TYPE_CHECKING:
     from ops.archive.checking import PartitionCheck
@@ -78,7 +79,7 @@ def run(
       turnlog archive run s3://bucket/turnlog --follow --every 15m
     """
     every_s = seconds_of(every, "--every")
-    settings = _kafka_settings(kafka, namespace)
+    settings = settings_from(kafka, NO_POSTGRES, namespace)
     with translated_failures():
         copied = _to_its_end(_run(settings, url, segment_records, after_gap, every_s if follow else None))
     if output is Output.TABLE:
@@ -158,7 +159,7 @@ def show(
 
       turnlog archive show s3://bucket/turnlog
     """
-    settings = None if offline else _kafka_settings(kafka, namespace)
+    settings = None if offline else settings_from(kafka, NO_POSTGRES, namespace)
     with translated_failures():
         rows, missing = asyncio.run(_shown(settings, url))
     _told_missing(missing)
@@ -334,11 +335,6 @@ async def _opened(url: str) -> ArchiveHistory:
 
 def _partitions(archive: ArchiveHistory, partition: int | None) -> Sequence[int]:
     return range(archive.partitions) if partition is None else [partition]
-
-
-def _kafka_settings(kafka: str | None, namespace: str | None) -> Settings:
-    # PostgreSQL plays no part here; the setting is required of servers alone.
-    return settings_from(kafka, "postgresql://unused", namespace)
 
 
 def _to_its_end(work: Awaitable[T]) -> T:

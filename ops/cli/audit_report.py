@@ -95,7 +95,7 @@ def report(
         )
         if stretch.since.lsn is not None or stretch.until.lsn is not None:
             raise CommandFailed("--from and --to take times and offsets, not an lsn", USAGE)
-        if show_text and settings is not None and not offline:
+        if show_text and settings is not None:
             from ops.shown import note_shown
 
             asyncio.run(note_shown(settings, what="audit report", by=getpass.getuser(), why=why, partition=0))

@@ -92,16 +92,19 @@ def emit(document: Any) -> None:
     sys.stdout.flush()
 
 
+def emit_all(documents: Sequence[Any], output: Output) -> None:
+    """`documents` for programs: as one, or each on a line of its own."""
+    for document in documents if output is Output.JSONL else [list(documents)]:
+        emit(document)
+
+
 def show_rows(rows: Sequence[Row], columns: Sequence[str], output: Output, *, empty: str) -> None:
     """`rows` in the form asked for. A table shows `columns` only, and says `empty` on stderr when there is none.
 
     In a terminal that is too narrow for it, each row is shown as a list of its fields, so that no id is broken.
     """
-    if output is Output.JSON:
-        emit(list(rows))
-    elif output is Output.JSONL:
-        for row in rows:
-            emit(row)
+    if output is not Output.TABLE:
+        emit_all(rows, output)
     elif not rows:
         progress(empty)
     else:

@@ -18,12 +18,12 @@ from ops.cli.common import (
     OutputOption,
     emit,
     progress,
-    settings_from,
     show_rows,
     translated_failures,
 )
 from ops.cli.durations import seconds_of
 from ops.cli.errors import INTERRUPTED, NEGATIVE, USAGE, CommandFailed
+from ops.cli.servers import NO_POSTGRES, settings_of
 
 if TYPE_CHECKING:
     from ops.digest.against import Evidence
@@ -114,7 +114,7 @@ def seal(
       turnlog digest seal s3://vault/digests --follow --every 1m
     """
     every_s = seconds_of(every, "--every")
-    settings = history_settings(kafka, namespace, archive, offline)
+    settings = settings_of(kafka, NO_POSTGRES, namespace, archive=archive, offline=offline)
     with translated_failures(), key_failures():
         from ops.digest.keys import signing_key, trusted
 
@@ -227,7 +227,7 @@ def verify(
       turnlog digest verify s3://vault/digests --offline \\
         --archive s3://bucket/turnlog
     """
-    settings = history_settings(kafka, namespace, archive, offline)
+    settings = settings_of(kafka, NO_POSTGRES, namespace, archive=archive, offline=offline)
     heads = [_head(text) for text in head or ()]
     with translated_failures():
         trusted = trust_from(trust)
@@ -297,13 +297,3 @@ def told_of(evidence: Sequence[Evidence]) -> list[str]:
     """For people: what is missing, then each violation."""
     missing = [f"MISSING: offsets {gone} of partition {each.partition}" for each in evidence for gone in each.missing]
     return [*missing, *(f"VIOLATION: {tampering.problem}" for each in evidence for tampering in each.found)]
-
-
-def history_settings(kafka: str | None, namespace: str | None, archive: str | None, offline: bool) -> Settings | None:
-    """The settings that a history needs; None: an archive alone is read."""
-    if offline:
-        if archive is None:
-            raise CommandFailed("--offline: say which archive with --archive URL", USAGE)
-        return None
-    # PostgreSQL plays no part here; the setting is required of servers alone.
-    return settings_from(kafka, "postgresql://unused", namespace)

@@ -24,9 +24,9 @@ from ops.cli.common import (
     progress,
     translated_failures,
 )
-from ops.cli.digest import history_settings
 from ops.cli.durations import seconds_of
 from ops.cli.errors import INTERRUPTED, USAGE, CommandFailed
+from ops.cli.servers import NO_POSTGRES, settings_of
 
 if TYPE_CHECKING:
     from ops.export.run import Outcome
@@ -119,7 +119,7 @@ def export(
     if catalog is not None and format_ is not Format.ICEBERG:
         raise CommandFailed("--catalog: only Iceberg has catalogs", USAGE)
     every_s = seconds_of(every, "--every")
-    settings = history_settings(kafka, namespace, archive, offline)
+    settings = settings_of(kafka, NO_POSTGRES, namespace, archive=archive, offline=offline)
     with translated_failures(), export_failures():
         from ops.export.selection import selection
 

@@ -9,11 +9,12 @@ from ops.cli.common import (
     Output,
     OutputOption,
     PostgresOption,
-    emit,
+    emit_all,
     progress,
     settings_from,
     translated_failures,
 )
+from ops.cli.servers import NO_KAFKA
 
 
 def register(app: typer.Typer) -> None:
@@ -36,15 +37,12 @@ def migrate(
     """
     from streams.fence.migrate import migrate as bring_up_to_date
 
-    # Kafka plays no part here; the setting is required of servers alone.
-    settings = settings_from("unused:1", postgres)
+    settings = settings_from(NO_KAFKA, postgres)
     with translated_failures():
         applied = bring_up_to_date(settings.postgres, dry_run=dry_run)
     names = [f"{migration.number:04}_{migration.name}" for migration in applied]
     if output is not Output.TABLE:
-        rows = [{"migration": name, "applied": not dry_run} for name in names]
-        for document in [rows] if output is Output.JSON else rows:
-            emit(document)
+        emit_all([{"migration": name, "applied": not dry_run} for name in names], output)
         return
     for name in names:
         typer.echo(f"{'missing' if dry_run else 'applied'} {name}")

@@ -16,7 +16,7 @@ from ops.cli.common import (
     Output,
     OutputOption,
     PostgresOption,
-    emit,
+    emit_all,
     progress,
     show_rows,
     told_time,
@@ -113,11 +113,8 @@ def replay(
                 return [document async for document in look(history, wanted)]
 
         documents = asyncio.run(looked())
-    if output is Output.JSON:
-        emit(documents)
-    elif output is Output.JSONL:
-        for document in documents:
-            emit(document)
+    if output is not Output.TABLE:
+        emit_all(documents, output)
     elif diff is not None:
         _tell_difference(documents)
     else:

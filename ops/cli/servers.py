@@ -1,14 +1,19 @@
-"""Which servers a command that looks back needs: none, where it reads an archive alone."""
+"""Which servers a command needs: not both of them always, and none where it reads an archive alone."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ops.cli.common import settings_from
 from ops.cli.errors import USAGE, CommandFailed
 
 if TYPE_CHECKING:
     from streams.settings import Settings
+
+NO_KAFKA: Final = "unused:1"
+"""For a command in which Kafka plays no part; the setting is required of servers alone."""
+NO_POSTGRES: Final = "postgresql://unused"
+"""For a command in which PostgreSQL plays no part."""
 
 
 def settings_of(

@@ -26,12 +26,13 @@ from ops.cli.common import (
     PostgresOption,
     emit,
     progress,
+    settings_from,
     show_rows,
     translated_failures,
 )
-from ops.cli.digest import history_settings
 from ops.cli.errors import USAGE, CommandFailed
 from ops.cli.export import export_failures
+from ops.cli.servers import NO_KAFKA, NO_POSTGRES, settings_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,7 +133,6 @@ class _Work:
     def run(
         self, kafka: str | None, postgres: str | None, namespace: str | None, archive: str | None, offline: bool
     ) -> pa.Table:
-        from ops.cli.common import settings_from
         from ops.sql.query import run
         from ops.sql.sources import STATE, of_database
 
@@ -142,12 +142,12 @@ class _Work:
         if state:
             if offline:
                 raise CommandFailed(f"{state[0].name} is of a live system: leave --offline out", USAGE)
-            at_hand = of_database(settings_from(kafka or "unused:1", postgres, namespace).postgres, state)
+            at_hand = of_database(settings_from(kafka or NO_KAFKA, postgres, namespace).postgres, state)
         with TemporaryDirectory(prefix="turnlog-sql-") as folder:
             sources = {}
             if rest:
-                settings = history_settings(kafka, namespace, archive, offline)
-                if self._show_text and settings is not None and not offline:
+                settings = settings_of(kafka, NO_POSTGRES, namespace, archive=archive, offline=offline)
+                if self._show_text and settings is not None:
                     from ops.shown import note_shown
 
                     asyncio.run(note_shown(settings, what="sql", by=getpass.getuser(), why="", partition=0))

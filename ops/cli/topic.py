@@ -16,12 +16,14 @@ from ops.cli.common import (
     PostgresOption,
     YesOption,
     emit,
+    emit_all,
     progress,
     require_yes,
     settings_from,
     translated_failures,
 )
 from ops.cli.errors import CommandFailed
+from ops.cli.servers import NO_POSTGRES
 from ops.cli.topic_grow import grow_topics
 
 if TYPE_CHECKING:
@@ -61,8 +63,7 @@ def ensure_topics(
 
       turnlog topic ensure --partitions 32
     """
-    # PostgreSQL plays no part here; the setting is required of servers alone.
-    settings = settings_from(kafka, postgres or "postgresql://unused", namespace)
+    settings = settings_from(kafka, postgres or NO_POSTGRES, namespace)
     with translated_failures():
         changes = asyncio.run(_ensure(settings.kafka, settings.namespace, partitions, replication, dry_run))
     if output is Output.TABLE:
@@ -76,8 +77,7 @@ def ensure_topics(
         {"topic": c.topic, "setting": c.setting, "before": c.before, "after": c.after, "applied": not dry_run}
         for c in changes
     ]
-    for document in [documents] if output is Output.JSON else documents:
-        emit(document)
+    emit_all(documents, output)
 
 
 async def _ensure(
