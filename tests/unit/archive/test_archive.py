@@ -130,7 +130,8 @@ async def test_times_that_no_calendar_has_are_archived(folder: Place) -> None:
     history.alter(0, 1, timestamp=-1)
     history.alter(0, 2, timestamp=(1 << 63) - 1)
     await copied(history, folder)
-    await holds(history, folder)
+    archive = await holds(history, folder)
+    assert [record.timestamp for record in await read_all(archive, 0)][1:3] == [-1, (1 << 63) - 1]
 
 
 async def test_files_of_others_stay_where_they_are(folder: Place) -> None:
@@ -247,7 +248,7 @@ async def test_a_commit_that_was_answered_too_late_is_known_as_its_own(folder: P
             return self._place.create(name, content)
 
     history = two_partitions()
-    await copied(history, Late(folder, 1000, ""))
+    assert await copied(history, Late(folder, 1000, "")) == sum(map(len, history.records))
     await holds(history, folder)
 
 

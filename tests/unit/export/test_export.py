@@ -259,6 +259,8 @@ async def test_an_object_store_holds_an_export_as_a_folder_does(tmp_path: Path) 
             local.write_bytes(file.read_bytes())
     chosen = selection(tables=["turns", "runs"])
     whole(history, "parquet", tmp_path, chosen)
+    expected = [(row["partition"], row["lsn"], row["event"]) for row in history.rows()["turns"]]
+    assert identities(read_back("parquet", tmp_path, "turns")) == expected
 
 
 async def export_to(history: MemoryHistory, root: str) -> None:
