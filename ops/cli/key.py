@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,12 +22,12 @@ from ops.cli.common import (
     show_rows,
     translated_failures,
 )
-from ops.cli.errors import NEGATIVE, USAGE, CommandFailed
+from ops.cli.credentials import asked
+from ops.cli.errors import NEGATIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from streams.fence.credentials import CredentialStore
+    from streams.fence.signing import KeyRing
+    from streams.settings import Settings
 
 app = typer.Typer(
     name="key", help="Keys of the tenant API, of operators, of access tokens, of digests.", no_args_is_help=True
@@ -39,8 +37,6 @@ app.add_typer(operator_keys.app)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="What the key is for; unique.", show_default=False)]
 COLUMNS = ("name", "created_at")
-
-T = TypeVar("T")
 
 
 @app.command("list")
@@ -56,8 +52,7 @@ def list_keys(
 
       turnlog key list
     """
-    with _failures():
-        rows = _asked(postgres, kafka, namespace, lambda store: store.api_keys())
+    rows = asked(postgres, kafka, namespace, lambda store: store.api_keys())
     shown = [{"name": name, "created_at": created_at} for name, created_at in rows]
     show_rows(shown, COLUMNS, output, empty="there are no keys yet: `turnlog key add NAME`")
 
@@ -76,8 +71,7 @@ def add_key(
 
       turnlog key add reporting
     """
-    with _failures():
-        key = _asked(postgres, kafka, namespace, lambda store: store.add_api_key(name))
+    key = asked(postgres, kafka, namespace, lambda store: store.add_api_key(name))
     if output is Output.TABLE:
         typer.echo(key)
     else:
@@ -100,8 +94,7 @@ def drop_key(
     """
     if not yes:
         require_yes(f"End the key {name}?")
-    with _failures():
-        existed = _asked(postgres, kafka, namespace, lambda store: store.drop_api_key(name))
+    existed = asked(postgres, kafka, namespace, lambda store: store.drop_api_key(name))
     progress(f"the key {name} is void" if existed else f"there is no key {name}")
     if not existed:
         raise typer.Exit(NEGATIVE)
@@ -127,47 +120,19 @@ def rotate(
     settings = settings_from(kafka, postgres, namespace)
     if not yes:
         require_yes("Sign with a new key?")
-    with _failures():
-        ring = asyncio.run(_rotated(settings.postgres, settings.master_key, settings.token_ttl_s))
+    with translated_failures():
+        ring = asyncio.run(_rotated(settings))
     if output is Output.TABLE:
         progress(f"key {ring.kid} signs; {len(ring.keys)} keys verify")
     else:
         emit({"kid": ring.kid, "verify": sorted(ring.keys)})
 
 
-async def _rotated(dsn: str, master_key: Any, token_ttl_s: float) -> Any:
+async def _rotated(settings: Settings) -> KeyRing:
     from streams.fence.signing import SigningKeyStore
 
-    store = SigningKeyStore(dsn, master_key)
+    store = SigningKeyStore(settings.postgres, settings.master_key)
     try:
-        return await store.rotate(token_ttl_s=token_ttl_s)
+        return await store.rotate(token_ttl_s=settings.token_ttl_s)
     finally:
         await store.close()
-
-
-def _asked(
-    postgres: str | None, kafka: str | None, namespace: str | None, question: Callable[[CredentialStore], Awaitable[T]]
-) -> T:
-    from streams.fence.credentials import CredentialStore
-
-    async def ask() -> T:
-        store = CredentialStore(settings.postgres)
-        try:
-            return await question(store)
-        finally:
-            await store.close()
-
-    settings = settings_from(kafka, postgres, namespace)
-    return asyncio.run(ask())
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    from streams.fence.credentials import NameTaken
-    from streams.fence.signing import MasterKeyError
-
-    try:
-        with translated_failures():
-            yield
-    except (NameTaken, MasterKeyError) as error:
-        raise CommandFailed(str(error), USAGE) from error

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,19 +16,10 @@ from ops.cli.common import (
     emit,
     progress,
     require_yes,
-    settings_from,
     show_rows,
-    translated_failures,
 )
-from ops.cli.errors import NEGATIVE, USAGE, CommandFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from typing import TypeVar
-
-    from streams.fence.credentials import CredentialStore
-
-    T = TypeVar("T")
+from ops.cli.credentials import asked
+from ops.cli.errors import NEGATIVE
 
 app = typer.Typer(name="operator", help="Tokens of operators, for `/v1/operator` of a gateway.", no_args_is_help=True)
 
@@ -53,12 +43,7 @@ def add(
 
       turnlog key operator add eve
     """
-    from streams.fence.credentials import NameTaken
-
-    try:
-        token = _asked(postgres, kafka, namespace, lambda store: store.add_operator(name))
-    except NameTaken as error:
-        raise CommandFailed(str(error), USAGE) from error
+    token = asked(postgres, kafka, namespace, lambda store: store.add_operator(name))
     if output is Output.TABLE:
         typer.echo(token)
     else:
@@ -78,7 +63,7 @@ def list_tokens(
 
       turnlog key operator list
     """
-    rows = _asked(postgres, kafka, namespace, lambda store: store.operators())
+    rows = asked(postgres, kafka, namespace, lambda store: store.operators())
     shown = [{"name": name, "created_at": created, "revoked_at": revoked} for name, created, revoked in rows]
     show_rows(shown, COLUMNS, output, empty="there are none yet: `turnlog key operator add NAME`")
 
@@ -99,24 +84,7 @@ def revoke(
     """
     if not yes:
         require_yes(f"End the token of {name}?")
-    existed = _asked(postgres, kafka, namespace, lambda store: store.revoke_operator(name))
+    existed = asked(postgres, kafka, namespace, lambda store: store.revoke_operator(name))
     progress(f"the token of {name} is void" if existed else f"{name} has no token that is good")
     if not existed:
         raise typer.Exit(NEGATIVE)
-
-
-def _asked(
-    postgres: str | None, kafka: str | None, namespace: str | None, question: Callable[[CredentialStore], Awaitable[T]]
-) -> T:
-    from streams.fence.credentials import CredentialStore
-
-    async def ask() -> T:
-        store = CredentialStore(settings.postgres)
-        try:
-            return await question(store)
-        finally:
-            await store.close()
-
-    settings = settings_from(kafka, postgres, namespace)
-    with translated_failures():
-        return asyncio.run(ask())
