@@ -1,4 +1,4 @@
-"""The table of the HTTP API's endpoints. `openapi.py` makes descriptions of it."""
+"""The table of the HTTP API's endpoints, but for those of operators. `openapi.py` makes descriptions of it."""
 
 from __future__ import annotations
 
@@ -9,28 +9,23 @@ import msgspec
 from connectors.gateway.shapes import (
     ACTIVITY,
     BOUND_ANSWER,
-    BY,
     CLAIM,
-    CLOSED_BY_ANSWER,
     EVENTS,
     HANDED_ANSWER,
     HANDED_BY,
     HANDED_TO,
     INVOKE,
     MESSAGE,
-    MOVED_ANSWER,
     ONE_CONVERSATION,
     PAGE_META,
     RECEIPT_ANSWER,
     RECORD,
-    RELEASED_ANSWER,
     STATE,
     STATUS_ANSWER,
     TENANT_ACTIVITY,
     TENANT_CONVERSATION,
     TENANT_MESSAGE,
     TOKEN_ANSWER,
-    WHY,
     Field,
     Fields,
     data_of,
@@ -58,8 +53,7 @@ class Operation(msgspec.Struct, frozen=True):
     media_type: str = "application/json"
 
 
-TOKEN, API_KEY, SECRET, OPERATOR = ("token",), ("apiKey",), ("channelSecret",), ("operatorToken",)
-OPERATED: Final = "/v1/operator/conversations/{conversation_id}"
+TOKEN, API_KEY, SECRET = ("token",), ("apiKey",), ("channelSecret",)
 KEY: Final = {"X-Idempotency-Key": "a repeat with the same key is stored once and gets the first one's answer"}
 PAGED: Final = {"watermark": "show what has a higher seq; 0 shows all", "limit": "1 to 500, 50 when absent"}
 REPEATED: Final = {200: "a repeat of what was stored under the same key"}
@@ -288,41 +282,6 @@ OPERATIONS: Final = (
         "Which worker may write which partition",
         API_KEY,
         answer={"leases": Field("array", "one a partition", required=True)},
-    ),
-    Operation(
-        "post",
-        f"{OPERATED}/move",
-        "Give a conversation to a member: its open runs now, its turns while it is there",
-        OPERATOR,
-        body={"to": Field("string", "the member's id", required=True)} | WHY,
-        answer=MOVED_ANSWER,
-    ),
-    Operation(
-        "post",
-        f"{OPERATED}/release",
-        "Take a conversation from who has it: its open runs go to the next in rank, and a move is undone",
-        OPERATOR,
-        body={"group": Field("string", "only in this group, `channel/group`; in all when absent")} | WHY,
-        answer=MOVED_ANSWER,
-    ),
-    Operation("post", f"{OPERATED}/close", "Close a conversation", OPERATOR, body=WHY, answer=CLOSED_BY_ANSWER),
-    Operation(
-        "post",
-        "/v1/operator/members/{member}/drain",
-        "Give a member nothing new, let it finish what it has, and send it away",
-        OPERATOR,
-        body=WHY,
-        answer={"member": Field("string", "the member", required=True)} | BY,
-        status=202,
-    ),
-    Operation(
-        "post",
-        "/v1/operator/leases/{partition}/release",
-        "Take a partition's lease from its worker; whoever is due claims it anew",
-        OPERATOR,
-        body=WHY,
-        answer=RELEASED_ANSWER,
-        status=202,
     ),
     Operation("get", "/healthz", "Whether the process runs", answer={"status": Field("string", "ok", required=True)}),
     Operation(

@@ -8,11 +8,11 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from connectors.gateway.endpoints import OPERATIONS, Operation
-from connectors.gateway.operator_endpoints import OPERATOR_VIEWS
+from connectors.gateway.operator_endpoints import FOR_OPERATORS
 from connectors.gateway.protocol.errors import SPECS
 from connectors.gateway.shapes import Field, Fields
 
-ALL: Final = (*OPERATIONS, *OPERATOR_VIEWS)
+ALL: Final = (*OPERATIONS, *FOR_OPERATORS)
 SECURITY: Final = {
     "channelSecret": {"type": "http", "scheme": "bearer", "description": "a channel's login secret"},
     "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "a token of /tokens"},

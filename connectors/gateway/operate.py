@@ -44,21 +44,21 @@ async def show_conversation(gateway: Gateway, request: Request) -> Response:
     else:
         claims = await claims_of(gateway, http.bearer(request))
         info = await gateway.conversation_for(claims, wanted)
-    partition = gateway.partition_of(wanted)
+    known = {"conversation": wanted, "status": info.status, "channel": info.channel, "head_seq": info.head_seq}
+    return json_response(known | await standing(gateway, wanted))
+
+
+async def standing(gateway: Gateway, conversation: str) -> dict[str, Any]:
+    """Where it lies, who owns it and what runs: no older than what this gateway has seen of its partition."""
+    partition = gateway.partition_of(conversation)
     position = await gateway.history.until(partition, gateway.recent.last_lsn(partition))
-    runs = await gateway.read_model.open_runs(wanted)
-    return json_response(
-        {
-            "conversation": wanted,
-            "status": info.status,
-            "channel": info.channel,
-            "head_seq": info.head_seq,
-            "partition": partition,
-            "owners": await gateway.read_model.owners(wanted),
-            "open_runs": [msgspec.to_builtins(run) for run in runs],
-            "as_of_lsn": position.lsn,
-        }
-    )
+    runs = await gateway.read_model.open_runs(conversation)
+    return {
+        "partition": partition,
+        "owners": await gateway.read_model.owners(conversation),
+        "open_runs": [msgspec.to_builtins(run) for run in runs],
+        "as_of_lsn": position.lsn,
+    }
 
 
 async def list_members(gateway: Gateway, request: Request) -> Response:

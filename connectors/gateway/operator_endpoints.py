@@ -1,11 +1,14 @@
-"""The table of the endpoints that operators look by; see `endpoints`."""
+"""The table of the endpoints that operators look and act by; see `endpoints`."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from connectors.gateway.endpoints import OPERATED, OPERATOR, Operation
-from connectors.gateway.shapes import RUN, Field
+from connectors.gateway.endpoints import Operation
+from connectors.gateway.shapes import STANDING, Field
+
+OPERATOR: Final = ("operatorToken",)
+OPERATED: Final = "/v1/operator/conversations/{conversation_id}"
 
 GLANCE: Final = {
     "id": Field("string", "its id", required=True),
@@ -58,8 +61,59 @@ FILTERS: Final = {
     "limit": "1 to 200, 50 when absent",
     "cursor": "the last page's `next`",
 }
+WHY: Final = {"why": Field("string", "why, for the journal: 1 to 1,000 characters", required=True)}
+BY: Final = {"by": Field("string", "the operator whose token it was", required=True)}
+MOVED_ANSWER: Final = {
+    "conversation": Field("string", "the conversation", required=True),
+    "to": Field("string", "the member that it was given to; null: it was released"),
+} | BY
+CLOSED_BY_ANSWER: Final = {
+    "conversation": Field("string", "the conversation", required=True),
+    "status": Field("string", "closed", required=True),
+} | BY
+RELEASED_ANSWER: Final = {
+    "partition": Field("integer", "the partition", required=True),
+    "worker": Field("string", "the worker that it was taken from", required=True),
+    "writer_epoch": Field("integer", "that worker's writer epoch", required=True),
+    "released": Field("boolean", "false: the worker did not hold it any more", required=True),
+} | BY
 
-OPERATOR_VIEWS: Final = (
+FOR_OPERATORS: Final = (
+    Operation(
+        "post",
+        f"{OPERATED}/move",
+        "Give a conversation to a member: its open runs now, its turns while it is there",
+        OPERATOR,
+        body={"to": Field("string", "the member's id", required=True)} | WHY,
+        answer=MOVED_ANSWER,
+    ),
+    Operation(
+        "post",
+        f"{OPERATED}/release",
+        "Take a conversation from who has it: its open runs go to the next in rank, and a move is undone",
+        OPERATOR,
+        body={"group": Field("string", "only in this group, `channel/group`; in all when absent")} | WHY,
+        answer=MOVED_ANSWER,
+    ),
+    Operation("post", f"{OPERATED}/close", "Close a conversation", OPERATOR, body=WHY, answer=CLOSED_BY_ANSWER),
+    Operation(
+        "post",
+        "/v1/operator/members/{member}/drain",
+        "Give a member nothing new, let it finish what it has, and send it away",
+        OPERATOR,
+        body=WHY,
+        answer={"member": Field("string", "the member", required=True)} | BY,
+        status=202,
+    ),
+    Operation(
+        "post",
+        "/v1/operator/leases/{partition}/release",
+        "Take a partition's lease from its worker; whoever is due claims it anew",
+        OPERATOR,
+        body=WHY,
+        answer=RELEASED_ANSWER,
+        status=202,
+    ),
     Operation(
         "get",
         "/v1/operator/me",
@@ -83,13 +137,7 @@ OPERATOR_VIEWS: Final = (
         OPERATED,
         "Where a conversation lies, who owns it, and what runs",
         OPERATOR,
-        answer=GLANCE
-        | {
-            "partition": Field("integer", "where it lies", required=True),
-            "owners": Field("object", "group to the member that owns it there", required=True),
-            "open_runs": Field("array", "the runs that are not ended", required=True, fields=RUN),
-            "as_of_lsn": Field("integer", "the journal's lsn that owners and runs hold for", required=True),
-        },
+        answer=GLANCE | STANDING,
     ),
     Operation(
         "get",

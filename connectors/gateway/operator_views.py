@@ -19,6 +19,7 @@ from starlette.routing import Route
 from connectors.gateway import http
 from connectors.gateway.http import conversation_id, json_response, need_operator, number
 from connectors.gateway.journal_pages import JournalPage, Placed
+from connectors.gateway.operate import standing
 from connectors.gateway.operator_api import PREFIX
 from connectors.gateway.ports import ConversationInfo, ListQuery
 from connectors.gateway.protocol.errors import ProtocolError
@@ -83,18 +84,7 @@ async def show(gateway: Gateway, request: Request) -> Response:
     """One conversation: where it lies, who owns it, what runs."""
     await need_operator(gateway, request)
     info = await gateway.conversation(conversation_id(request))
-    partition = gateway.partition_of(info.id)
-    position = await gateway.history.until(partition, gateway.recent.last_lsn(partition))
-    runs = await gateway.read_model.open_runs(info.id)
-    return json_response(
-        _glance(info)
-        | {
-            "partition": partition,
-            "owners": await gateway.read_model.owners(info.id),
-            "open_runs": [msgspec.to_builtins(run) for run in runs],
-            "as_of_lsn": position.lsn,
-        }
-    )
+    return json_response(_glance(info) | await standing(gateway, info.id))
 
 
 async def events(gateway: Gateway, request: Request) -> Response:

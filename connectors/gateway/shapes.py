@@ -110,16 +110,18 @@ RUN: Final = {
     "member": Field("string", "who holds it, if anybody does"),
     "run_epoch": Field("integer", "how often it was given, from 1", required=True),
 }
+STANDING: Final = {
+    "partition": Field("integer", "where it lies", required=True),
+    "owners": Field("object", "group to the member that owns it there", required=True),
+    "open_runs": Field("array", "the runs that are not ended", required=True, fields=RUN),
+    "as_of_lsn": Field("integer", "the journal's lsn that owners and runs hold for", required=True),
+}
 STATE: Final = {
     "conversation": Field("string", "its id", required=True),
     "status": Field("string", "open or closed", required=True),
     "channel": Field("string", "where its person is", required=True),
     "head_seq": Field("integer", "the highest seq", required=True),
-    "partition": Field("integer", "where it lies", required=True),
-    "owners": Field("object", "group to the member that owns it there", required=True),
-    "open_runs": Field("array", "the runs that are not ended", required=True, fields=RUN),
-    "as_of_lsn": Field("integer", "the journal's lsn that this holds for", required=True),
-}
+} | STANDING
 
 INVOKE: Final = {
     "id": Field("string", "the caller's, unique in the thread: 1 to 200 characters without `/`", required=True),
@@ -213,20 +215,3 @@ HANDED_ANSWER: Final = data_of(
     "the conversation",
     TENANT_CONVERSATION | {"handed_over": Field("boolean", "whether a human answers", required=True)},
 )
-
-WHY: Final = {"why": Field("string", "why, for the journal: 1 to 1,000 characters", required=True)}
-BY: Final = {"by": Field("string", "the operator whose token it was", required=True)}
-MOVED_ANSWER: Final = {
-    "conversation": Field("string", "the conversation", required=True),
-    "to": Field("string", "the member that it was given to; null: it was released"),
-} | BY
-CLOSED_BY_ANSWER: Final = {
-    "conversation": Field("string", "the conversation", required=True),
-    "status": Field("string", "closed", required=True),
-} | BY
-RELEASED_ANSWER: Final = {
-    "partition": Field("integer", "the partition", required=True),
-    "worker": Field("string", "the worker that it was taken from", required=True),
-    "writer_epoch": Field("integer", "that worker's writer epoch", required=True),
-    "released": Field("boolean", "false: the worker did not hold it any more", required=True),
-} | BY
