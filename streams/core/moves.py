@@ -21,6 +21,7 @@ from streams.core.events import (
     Event,
     MoveReason,
     OperatorActed,
+    Refused,
     RefusedReason,
     RunStatus,
 )
@@ -111,6 +112,12 @@ def _problem(
 
 def decide_note(_: Partition, command: NoteAction) -> list[Event]:
     """It is in the journal."""
+    ids = (("action", command.action), ("by", command.by), ("id", command.id))
+    problem = (
+        problem_of_ids(ids) or problem_of_text("subject", command.subject) or problem_of_text("reason", command.reason)
+    )
+    if problem is not None:
+        return [Refused(reason=problem[0], ref=command.ref, detail=problem[1])]
     return [
         OperatorActed(
             action=command.action,

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from streams.core.commands import NoteAction
 from streams.core.events import (
     ConversationMoved,
     Event,
     FrameCommitted,
     MoveReason,
+    OperatorActed,
     OwnerChanged,
     Refused,
     RefusedReason,
@@ -19,6 +21,7 @@ from streams.core.events import (
     RunStatus,
     TurnCommitted,
 )
+from streams.core.limits import ID_MAX_BYTES
 from tests.support.partition_world import GROUP, World, image, replay
 
 RUN = f"c/1/{GROUP}"
@@ -151,3 +154,33 @@ def test_a_conversation_that_is_closed_unknown_or_with_a_human_is_not_moved() ->
     world.hand_back()
     world.close()
     assert reason_of(world.move("a")) is RefusedReason.CONVERSATION_CLOSED
+
+
+NOTE = {"action": "lease_released", "subject": "wk-1 epoch 1", "by": "op", "reason": "", "id": "n"}
+
+
+def noted(world: World, **fields: str) -> Event:
+    [event] = world.do(NoteAction(at=world.at, timestamp=world.wall, **{**NOTE, **fields}))
+    return event
+
+
+def test_what_an_operator_did_elsewhere_is_in_the_journal() -> None:
+    world = world_with("a")
+    event = noted(world)
+    assert isinstance(event, OperatorActed)
+    assert {field: getattr(event, field) for field in NOTE} == NOTE
+    assert image(replay(world.journal)) == image(world.state)
+
+
+@pytest.mark.parametrize("field", NOTE)
+def test_a_note_that_no_store_could_hold_is_refused_and_says_which_field(field: str) -> None:
+    refused = noted(world_with("a"), **{field: "x\0"})
+    assert isinstance(refused, Refused)
+    assert (refused.reason, refused.detail) == (RefusedReason.INVALID_TEXT, f"{field}: holds NUL or a lone surrogate")
+
+
+@pytest.mark.parametrize("by", ["", "x" * (ID_MAX_BYTES + 1)])
+def test_a_note_of_nobody_is_refused(by: str) -> None:
+    refused = noted(world_with("a"), by=by)
+    assert isinstance(refused, Refused)
+    assert refused.detail.startswith("by: ")
