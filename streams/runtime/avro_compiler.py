@@ -17,93 +17,28 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+
+from streams.runtime.avro_varints import SMALL, Unusual, encode_long, read_length, read_varint
 
 Json = Any
 Reader = Callable[..., tuple[Any, ...]]
 Writer = Callable[..., str]
-
-_LOW_BITS: Final = 14  # two varint bytes: what a table can hold (2^14 entries)
-_LOW: Final = (1 << _LOW_BITS) - 1
-_INT64_MAX: Final = 2**63 - 1
-_INT64_MIN: Final = -(2**63)
 
 _EVERYDAY: Final = frozenset(
     {"key", "client_id", "text", "client_at", "ref", "assigned", "run_id", "run_epoch", "delivered_seq", "n"}
 )
 """Fields with a default that are set in many records of the hot path: each is looked at by itself."""
 
-
-class Unusual(Exception):
-    """Not the everyday shape; fastavro decides what to make of it."""
-
-
-# --------------------------------------------------------------------------------------- what compiled code calls
-def _varint(unsigned: int) -> str:
-    """The variable-length bytes of `unsigned`, seven bits a byte, lowest first, as latin-1 text."""
-    out = []
-    while unsigned > 0x7F:
-        out.append(chr(unsigned & 0x7F | 0x80))
-        unsigned >>= 7
-    out.append(chr(unsigned))
-    return "".join(out)
-
-
-_SMALL: Final = tuple(_varint(n) for n in range(_LOW + 1))
-_CONTINUED: Final = tuple(chr(n & 0x7F | 0x80) + chr(n >> 7 | 0x80) for n in range(_LOW + 1))
-# The bits above the lowest 14 change rarely along a partition: an lsn's every 8,192 records, a time's every 8 s.
-_high = lru_cache(maxsize=4096)(_varint)
-
-
-def encode_long(value: int) -> str:
-    """The bytes of an Avro long as latin-1 text. Raises `Unusual` when it does not fit into 64 bits."""
-    zigzag = value << 1 if value >= 0 else ~(value << 1)
-    if zigzag <= _LOW:
-        return _SMALL[zigzag]
-    if not _INT64_MIN <= value <= _INT64_MAX:
-        raise Unusual
-    return _CONTINUED[zigzag & _LOW] + _high(zigzag >> _LOW_BITS)
-
-
-def _read_varint(value: bytes, i: int, first: int) -> tuple[int, int]:
-    """The rest of a varint whose `first` byte had its continuation bit set, and the offset after it."""
-    n = first & 0x7F
-    shift = 7
-    while (byte := value[i]) > 0x7F:
-        if shift > 56:  # nine bytes carry 63 bits, a tenth the last one
-            raise Unusual
-        n |= (byte & 0x7F) << shift
-        shift += 7
-        i += 1
-    n |= byte << shift
-    if n >> 64:
-        raise Unusual
-    return n, i + 1
-
-
-def read_length(value: bytes, i: int, first: int) -> tuple[int, int]:
-    """The length that begins with the byte `first`, which lies before offset `i`, and the offset after it: a varint as
-    `_read_varint` reads it, or of one byte; zigzagged, never negative. Raises `Unusual`."""
-    if first & 1:
-        raise Unusual
-    if first < 0x80:
-        return first, i
-    second = value[i]
-    if second < 0x80:
-        return first & 0x7F | second << 7, i + 1
-    return _read_varint(value, i, first)
-
-
 _READ_HELPERS: Final[dict[str, Any]] = {
     "Unusual": Unusual,
-    "read_varint": _read_varint,
+    "read_varint": read_varint,
     "read_length": read_length,
     "BOOLEANS": {0: False, 1: True},
 }
 _WRITE_HELPERS: Final[dict[str, Any]] = {
-    "SMALL": _SMALL,
+    "SMALL": SMALL,
     "TRUE": "\1",
     "FALSE": "\0",
     "long": encode_long,

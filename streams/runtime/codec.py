@@ -18,8 +18,9 @@ from typing import Final
 import schemas
 from streams.core.commands import Command
 from streams.core.events import Entry
-from streams.runtime.avro_compiler import Reader, Unusual, compile_reader, compile_writers, encode_long, read_length
+from streams.runtime.avro_compiler import Reader, compile_reader, compile_writers
 from streams.runtime.avro_reference import Reference
+from streams.runtime.avro_varints import Unusual, encode_long, read_length
 from streams.runtime.framing import SINGLE_OBJECT, Framing
 from streams.runtime.live import LiveSignal
 from streams.runtime.records import (
