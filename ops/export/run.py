@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,7 +14,8 @@ import msgspec
 
 from ops.export.selection import Selection
 from ops.export.target import Contents, ExportRefused, Increment, Overtaken, States, Target, require_same
-from ops.history import History, Range, Recorded
+from ops.history import History, Range
+from ops.history.around import around, told_missing
 from turnlog.data import fold as fold_module
 from turnlog.data import state as state_module
 from turnlog.data import tables as tables_module
@@ -104,12 +105,7 @@ class Export:
         return self.outcome
 
     async def _look_for_missing(self) -> None:
-        for partition in range(self._history.partitions):
-            gone = await self._history.missing(partition)
-            if gone:
-                self.outcome.missing[partition] = list(gone)
-                said = ", ".join(str(each) for each in gone)
-                self._say(f"MISSING: offsets {said} of partition {partition} of the journal are gone")
+        self.outcome.missing = await told_missing(self._history, self._say)
         if self.outcome.missing and not self._accept_missing:
             raise PartMissing(
                 "rows would be wrong, or missing, without a word: name the archive that has what is gone (--archive), "
@@ -137,7 +133,8 @@ class Export:
             return
         fold, folded = await self._fold(partition, start)
         kept = folded
-        async for chunk in self._chunks(partition, folded, end):
+        gone = self.outcome.missing.get(partition, [])
+        async for chunk in around(self._history, partition, gone, folded, end):
             for recorded, entry in zip(chunk, self._history.decode_all(chunk), strict=True):
                 fold.take(recorded.offset, entry)
             position = chunk[-1].offset + 1
@@ -173,15 +170,6 @@ class Export:
         content = msgspec.msgpack.encode(fold.state)
         committed = min(at.get(fold.partition, 0) for at in self._at.values())
         await asyncio.to_thread(self._states.put, fold.partition, position, content, committed)
-
-    async def _chunks(self, partition: int, start: int, end: int) -> AsyncIterator[Sequence[Recorded]]:
-        """All that is there from `start` to `end`, around what is missing."""
-        position = start
-        for gone in [*self.outcome.missing.get(partition, []), Range(end, end)]:
-            if position < min(gone.start, end):
-                async for chunk in self._history.read(partition, position, min(gone.start, end)):
-                    yield chunk
-            position = max(position, gone.end)
 
     def _gather(self, partition: int, rows: Mapping[str, list[Row]], position: int, *, new: int) -> None:
         for table in self._selection.tables:

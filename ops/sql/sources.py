@@ -4,9 +4,9 @@ PostgreSQL."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import psycopg
@@ -17,7 +17,8 @@ from pyarrow.parquet import ParquetWriter
 
 from ops.export.files import CONTENTS
 from ops.export.iceberg import in_folder
-from ops.history import History, Range
+from ops.history import History
+from ops.history.around import around, told_missing
 from ops.sql.relations import BY_NAME, JOURNAL, LEASES, OPEN_RUNS, WORKERS, Relation
 from streams.core.events import Entry, Unknown
 from turnlog.data.fold import Fold
@@ -67,7 +68,7 @@ async def of_history(
     missing, unless that is accepted."""
     tables = {relation.table for relation in relations if relation.table is not None}
     others = {relation.name for relation in relations if relation.name in OF_JOURNAL}
-    gone = await _missing(history, say)
+    gone = await told_missing(history, say)
     if gone and not accept_missing:
         raise NoSource(
             "answers would be wrong without a word: name the archive that has what is gone (--archive), or accept it "
@@ -77,7 +78,8 @@ async def of_history(
     try:
         for partition in range(history.partitions):
             fold = Fold(partition)
-            async for chunk in _chunks(history, partition, gone.get(partition, ())):
+            end = (await history.bounds(partition)).end
+            async for chunk in around(history, partition, gone.get(partition, ()), 0, end):
                 entries = history.decode_all(chunk)
                 for recorded, entry in zip(chunk, entries, strict=True):
                     fold.take(recorded.offset, entry)
@@ -92,26 +94,6 @@ async def of_history(
     finally:
         files.close()
     return files.sources
-
-
-async def _missing(history: History, say: Callable[[str], None]) -> dict[int, Sequence[Range]]:
-    found = {}
-    for partition in range(history.partitions):
-        gone = await history.missing(partition)
-        if gone:
-            found[partition] = gone
-            say(f"MISSING: offsets {', '.join(map(str, gone))} of partition {partition} of the journal are gone")
-    return found
-
-
-async def _chunks(history: History, partition: int, gone: Sequence[Range]) -> AsyncIterator[Sequence[Any]]:
-    end = (await history.bounds(partition)).end
-    position = 0
-    for hole in [*gone, Range(end, end)]:
-        if position < hole.start:
-            async for chunk in history.read(partition, position, hole.start):
-                yield chunk
-        position = max(position, hole.end)
 
 
 def _events(partition: int, offsets: Sequence[int], entries: Sequence[Entry]) -> pa.Table:
