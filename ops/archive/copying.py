@@ -29,7 +29,7 @@ from ops.archive.layout import (
     schema_name,
 )
 from ops.archive.segment import Source, Written, now, release
-from ops.history.place import Folder, Place
+from ops.history.place import Folder, Place, create_once
 from ops.history.port import HistoryUnavailable, Missing, Range
 
 SEGMENT_RECORDS: Final = 200_000
@@ -142,10 +142,7 @@ class Archiver:
             self._place.put(name, written.path)
             segment = msgspec.structs.replace(segment, file=name)
         name = manifest_name(segment.partition, segment.start)
-        if self._place.create(name, document(segment)):
-            return segment
-        # A put that was answered too late is tried again by the client, and then finds its own entry.
-        if self._place.read([name])[name] == document(segment):
+        if create_once(self._place, name, document(segment)):
             return segment
         if segment.file:
             self._place.remove(segment.file)

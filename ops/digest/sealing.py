@@ -24,6 +24,7 @@ from ops.digest.statements import (
     seal,
     statement_name,
 )
+from ops.history.place import create_once
 from ops.history.port import History, HistoryUnavailable, Missing, Range, Recorded
 from streams.runtime.records import Undecodable
 
@@ -149,12 +150,10 @@ class Sealer:
             sealed_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             key_id=self._key.id,
         )
-        place, document = self._digests.place, seal(statement, self._key)
+        place = self._digests.place
         if leaves is not None:
             place.create(name, content)
-        # A put that was answered too late is tried again by the client, and then finds its own statement.
-        mine = statement_name(partition, segment.start)
-        return place.create(mine, document) or place.read([mine])[mine] == document
+        return create_once(place, statement_name(partition, segment.start), seal(statement, self._key))
 
     def _clean(self, partition: int) -> None:
         """Remove leaf hashes that no statement names and none will: see `Archiver.clean`."""

@@ -24,7 +24,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from ops.export.target import Contents, ExportRefused, Increment, Overtaken
-from ops.history.place import Place
+from ops.history.place import Place, create_once
 from ops.history.port import HistoryUnavailable
 from turnlog.data.tables import Row, Table, arrow
 
@@ -122,8 +122,7 @@ class FilesTarget:
         files = self._stage(number, rows)
         commit = Commit(number, {str(partition): offset for partition, offset in positions.items()}, files)
         manifest, content = _manifest(number), msgspec.json.encode(commit)
-        # A put that was answered too late is tried again by the client, and then finds its own manifest.
-        created = self._place.create(manifest, content) or self._place.read([manifest])[manifest] == content
+        created = create_once(self._place, manifest, content)
         self._reached("committed")
         if not created:
             self._remove_staged(files)

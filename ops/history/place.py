@@ -278,6 +278,14 @@ class Remote:
         return f"{self._base}/{name}"
 
 
+def create_once(place: Place, name: str, content: bytes) -> bool:
+    """`create` by one of several writers, whose contents differ; False: another's is there.
+
+    A put that was answered too late is tried again by the store's client, and then finds its own object.
+    """
+    return place.create(name, content) or place.read([name])[name] == content
+
+
 def place_at(address: str) -> Place:
     """The place that `address` names: a path or `file://…` is a folder, anything else is fsspec's."""
     if "://" not in address:
