@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
-from aiokafka import AIOKafkaProducer
-
-from ops.decided import decided
-from streams.core.commands import CloseConversation, MoveConversation, NoteAction
+from ops.decided import decided, noted
+from streams.core.commands import CloseConversation, MoveConversation
 from streams.core.events import Event
 from streams.fence.lease import LeaseTable
 from streams.fence.port import HeldBy
-from streams.runtime.registry import open_codec
 from streams.settings import Settings
-from streams.topics import Topics
 
 LEASE_RELEASED: Final = "lease_released"
 """`action` of the journal's `OperatorActed`."""
@@ -80,12 +76,8 @@ async def release_lease(settings: Settings, held: HeldBy, *, by: str, reason: st
 
     It is written down first, in the partition's own intake: a release that nobody knows of does not happen.
     """
-    topics = Topics(settings.namespace)
     subject = f"{held.worker} epoch {held.writer_epoch}"
-    note = NoteAction(at=0, timestamp=0, action=LEASE_RELEASED, subject=subject, by=by, reason=reason, id=str(uuid4()))
-    value = open_codec(settings.schema_registry, topics).encode_command(note)
-    async with AIOKafkaProducer(bootstrap_servers=settings.kafka, enable_idempotence=True, acks="all") as producer:
-        await producer.send_and_wait(topics.membership, value, partition=held.partition)
+    await noted(settings, action=LEASE_RELEASED, subject=subject, by=by, reason=reason, partition=held.partition)
     table = LeaseTable(settings.postgres)
     try:
         if not await table.release(held):

@@ -1,14 +1,16 @@
-"""An operator's command to one conversation: written once, and followed to what the journal says of it."""
+"""What an operator does, by the journal: a command to one conversation, followed to its outcome; a note of a deed."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any, Final
+from uuid import uuid4
 
 from aiokafka import AIOKafkaProducer
 
 from ops.conversations import opened
 from ops.journal import entries_of, partition_count
+from streams.core.commands import NoteAction
 from streams.core.events import Event
 from streams.runtime.partitioning import partition_of
 from streams.runtime.registry import open_codec
@@ -45,10 +47,22 @@ async def decided(settings: Settings, command: Any) -> Event:
     raise AssertionError("a journal that is followed has no end")
 
 
+async def noted(settings: Settings, *, action: str, subject: str, by: str, reason: str, partition: int) -> None:
+    """Write into the journal of this partition, by its own intake, what an operator is about to do. Raises what Kafka
+    raises: what nobody would know of is not to happen."""
+    topics = Topics(settings.namespace)
+    note = NoteAction(at=0, timestamp=0, action=action, subject=subject, by=by, reason=reason, id=str(uuid4()))
+    value = open_codec(settings.schema_registry, topics).encode_command(note)
+    await _write(settings, topics.membership, value, partition)
+
+
 async def _send(settings: Settings, command: Any, partition: int, reached: asyncio.Event) -> None:
     topics = Topics(settings.namespace)
     value = open_codec(settings.schema_registry, topics).encode_command(command)
     await reached.wait()
+    await _write(settings, topics.turns, value, partition, key=command.conversation_id.encode())
+
+
+async def _write(settings: Settings, topic: str, value: bytes, partition: int, *, key: bytes | None = None) -> None:
     async with AIOKafkaProducer(bootstrap_servers=settings.kafka, enable_idempotence=True, acks="all") as producer:
-        key = command.conversation_id.encode()
-        await producer.send_and_wait(topics.turns, value, key=key, partition=partition)
+        await producer.send_and_wait(topic, value, key=key, partition=partition)

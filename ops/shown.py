@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
-from uuid import uuid4
 
-from aiokafka import AIOKafkaProducer
-
-from streams.core.commands import NoteAction
+from ops.decided import noted
 from streams.core.events import Entry, FrameCommitted
 from streams.core.runs import ASK_CLOSED, STREAM_CLOSED, SYSTEM
-from streams.runtime.registry import open_codec
 from streams.sealing.records import FRAME_WORDS, TURN_WORDS, reworded
 from streams.sealing.wiring import ProcessKeys
 from streams.settings import Settings
-from streams.topics import Topics
 
 TEXT_SHOWN: Final = "text_shown"
 """`action` of the journal's `OperatorActed`."""
@@ -50,11 +45,7 @@ def masked_entry(entry: Entry) -> Entry:
 async def note_shown(settings: Settings, *, what: str, by: str, why: str, partition: int) -> None:
     """Write into the journal of this partition that somebody is shown what was said. Raises what Kafka raises: without
     the note nothing is shown."""
-    note = NoteAction(at=0, timestamp=0, action=TEXT_SHOWN, subject=what, by=by, reason=why, id=str(uuid4()))
-    topics = Topics(settings.namespace)
-    value = open_codec(settings.schema_registry, topics).encode_command(note)
-    async with AIOKafkaProducer(bootstrap_servers=settings.kafka, enable_idempotence=True, acks="all") as producer:
-        await producer.send_and_wait(topics.membership, value, partition=partition)
+    await noted(settings, action=TEXT_SHOWN, subject=what, by=by, reason=why, partition=partition)
 
 
 class Shown:
