@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import httpx
@@ -128,11 +128,7 @@ class Deployment:
             sample = await self._from_postgres(at, series)
         except FenceUnavailable as error:
             return Sample(at, 0, totals=totals_of(series), problems=[*problems, str(error)])
-        return Sample(
-            **{name: getattr(sample, name) for name in Sample.__slots__ if name not in {"totals", "problems"}},
-            totals=totals_of(series),
-            problems=problems,
-        )
+        return replace(sample, totals=totals_of(series), problems=problems)
 
     async def _from_postgres(self, at: float, series: Sequence[Series]) -> Sample:
         clock = await self._database.row("server_clock")
