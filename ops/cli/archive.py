@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from ops.cli.common import (
     DryRunOption,
+    EveryOption,
+    FollowOption,
     KafkaOption,
     NamespaceOption,
     Output,
     OutputOption,
+    PartitionOption,
     PostgresOption,
     YesOption,
     emit,
     progress,
     require_yes,
+    resumable,
     settings_from,
     show_rows,
     translated_failures,
 )
 from ops.cli.digest import TrustOption, trust_from
 from ops.cli.durations import seconds_of
-from ops.cli.errors import INTERRUPTED, NEGATIVE, CommandFailed
+from ops.cli.errors import NEGATIVE, CommandFailed
 from ops.cli.servers import NO_POSTGRES
 
 if TYPE_CHECKING:
@@ -41,20 +45,18 @@ app = typer.Typer(name="archive", help="A copy of the journal that outlives what
 UrlArgument = Annotated[
     str, typer.Argument(metavar="URL", help="A folder, or an address such as s3://bucket/turnlog.", show_default=False)
 ]
-PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="Look at this partition only.")]
 SEGMENTS: Final = ("partition", "start", "end", "records", "day", "file")
 PARTITIONS: Final = ("partition", "start", "end", "segments", "records", "kafka_start", "kafka_end", "behind")
 CHECKS: Final = ("partition", "start", "end", "verified", "segments", "records", "undecodable", "problems")
 PLANS: Final = ("partition", "start", "end", "until", "offsets", "held_by")
-
-T = TypeVar("T")
+AGAIN: Final = "interrupted; what is committed stays: run the same command again to go on"
 
 
 @app.command("run")
 def run(
     url: UrlArgument,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on as more is committed, until SIGTERM.")] = False,
-    every: Annotated[str, typer.Option("--every", help="With --follow: time between two rounds (30s, 5m, 1h).")] = "5m",
+    follow: FollowOption = False,
+    every: EveryOption = "5m",
     segment_records: Annotated[int, typer.Option("--segment-records", min=1, help="Most records of a file.")] = 200_000,
     after_gap: Annotated[
         bool,
@@ -80,8 +82,8 @@ def run(
     """
     every_s = seconds_of(every, "--every")
     settings = settings_from(kafka, NO_POSTGRES, namespace)
-    with translated_failures():
-        copied = _to_its_end(_run(settings, url, segment_records, after_gap, every_s if follow else None))
+    with translated_failures(), resumable(AGAIN):
+        copied = asyncio.run(_run(settings, url, segment_records, after_gap, every_s if follow else None))
     if output is Output.TABLE:
         progress(f"{copied:,} records archived in {url}")
     else:
@@ -335,18 +337,6 @@ async def _opened(url: str) -> ArchiveHistory:
 
 def _partitions(archive: ArchiveHistory, partition: int | None) -> Sequence[int]:
     return range(archive.partitions) if partition is None else [partition]
-
-
-def _to_its_end(work: Awaitable[T]) -> T:
-    async def run_it() -> T:
-        return await work
-
-    try:
-        return asyncio.run(run_it())
-    except KeyboardInterrupt:
-        raise CommandFailed(
-            "interrupted; what is committed stays: run the same command again to go on", INTERRUPTED
-        ) from None
 
 
 def _told_missing(missing: dict[int, Sequence[Range]]) -> None:

@@ -16,6 +16,7 @@ from ops.cli.common import (
     OfflineOption,
     Output,
     OutputOption,
+    PartitionOption,
     PostgresOption,
     emit,
     progress,
@@ -38,7 +39,7 @@ app.command("report")(report)
 
 @app.command("verify")
 def verify(
-    partition: Annotated[int | None, typer.Option("--partition", min=0, help="Look at this partition only.")] = None,
+    partition: PartitionOption = None,
     conversation: Annotated[
         str | None, typer.Option("--conversation", help="Look at this conversation's partition; tell of it alone.")
     ] = None,

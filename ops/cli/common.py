@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ops.cli.errors import NEGATIVE, USAGE, CommandFailed
+from ops.cli.errors import INTERRUPTED, NEGATIVE, USAGE, CommandFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +58,9 @@ ArchiveOption = Annotated[
     ),
 ]
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Read the archive alone; Kafka is not asked.")]
+PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="Look at this partition only.")]
+FollowOption = Annotated[bool, typer.Option("--follow", help="Go on as more is committed, until SIGTERM.")]
+EveryOption = Annotated[str, typer.Option("--every", help="With --follow: time between two rounds (30s, 5m, 1h).")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask before changing anything.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
 
@@ -203,7 +206,7 @@ def translated_failures(*, quiet: bool = True) -> Iterator[None]:
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     try:
         yield
-    except (InvalidDocument, VersionConflict) as error:
+    except (InvalidDocument, MasterKeyError, VersionConflict) as error:
         raise CommandFailed(str(error), USAGE) from error
     except (KafkaError, KafkaUnavailable, CopiesUnavailable) as error:
         raise CommandFailed(f"Kafka: {error}\n{WAY_OUT}") from error
@@ -212,10 +215,17 @@ def translated_failures(*, quiet: bool = True) -> Iterator[None]:
         raise CommandFailed(f"PostgreSQL: {said}\n{WAY_OUT}") from error
     except (BenchFailed, CannotResume, CouldNotVerify, ChildFailed, HistoryUnavailable, StackUnavailable) as error:
         raise CommandFailed(str(error)) from error
-    except MasterKeyError as error:
-        raise CommandFailed(str(error), USAGE) from error
     except (SchemaMismatch, TopicsError) as error:
         raise CommandFailed(str(error)) from error
+
+
+@contextmanager
+def resumable(way_on: str) -> Iterator[None]:
+    """Ctrl-C ends the command with `INTERRUPTED`, and with `way_on`: what stays, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise CommandFailed(way_on, INTERRUPTED) from None
 
 
 def ready_line(what: str, output: Output) -> Callable[[Row], None]:

@@ -11,18 +11,22 @@ import typer
 
 from ops.cli.common import (
     ArchiveOption,
+    EveryOption,
+    FollowOption,
     KafkaOption,
     NamespaceOption,
     OfflineOption,
     Output,
     OutputOption,
+    PartitionOption,
     emit,
     progress,
+    resumable,
     show_rows,
     translated_failures,
 )
 from ops.cli.durations import seconds_of
-from ops.cli.errors import INTERRUPTED, NEGATIVE, USAGE, CommandFailed
+from ops.cli.errors import NEGATIVE, USAGE, CommandFailed
 from ops.cli.servers import NO_POSTGRES, settings_of
 
 if TYPE_CHECKING:
@@ -86,8 +90,8 @@ def seal(
     url: DigestsArgument,
     key: KeyOption = None,
     trust: TrustOption = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on as more is committed, until SIGTERM.")] = False,
-    every: Annotated[str, typer.Option("--every", help="With --follow: time between two rounds (30s, 5m, 1h).")] = "5m",
+    follow: FollowOption = False,
+    every: EveryOption = "5m",
     segment_records: Annotated[
         int, typer.Option("--segment-records", min=1, max=1_000_000, help="Most records of a digest.")
     ] = 100_000,
@@ -120,10 +124,8 @@ def seal(
 
         signer = signing_key(key)
         work = _Sealing(url, signer, trusted(trust or (), signer), segment_records, after_gap)
-        try:
+        with resumable("interrupted; run the same command again to go on"):
             sealed = asyncio.run(work.run(settings, archive, offline, every_s if follow else None))
-        except KeyboardInterrupt:
-            raise CommandFailed("interrupted; run the same command again to go on", INTERRUPTED) from None
     if output is Output.TABLE:
         progress(f"{sealed:,} records sealed in {url} with key {signer.id}")
     else:
@@ -206,7 +208,7 @@ def verify(
             "--head", metavar="PARTITION:HASH", help="A head noted earlier: it must be in the chain. Repeatable."
         ),
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", min=0, help="Look at this partition only.")] = None,
+    partition: PartitionOption = None,
     archive: ArchiveOption = None,
     offline: OfflineOption = False,
     kafka: KafkaOption = None,

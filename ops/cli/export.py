@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ops.cli.common import (
     ArchiveOption,
+    EveryOption,
     KafkaOption,
     NamespaceOption,
     OfflineOption,
@@ -22,6 +23,7 @@ from ops.cli.common import (
     OutputOption,
     emit,
     progress,
+    resumable,
     translated_failures,
 )
 from ops.cli.durations import seconds_of
@@ -34,9 +36,6 @@ if TYPE_CHECKING:
     from ops.export.target import States, Target
     from ops.history import History
     from streams.settings import Settings
-
-
-INTERRUPTED_TOLD: Final = "interrupted: what was committed stays, each row once; go on with\n  {}"
 
 
 class Format(StrEnum):
@@ -85,7 +84,7 @@ def export(
         typer.Option("--catalog", help="iceberg: a catalog of your own, as pyiceberg's configuration names it."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on as more is committed, without end.")] = False,
-    every: Annotated[str, typer.Option("--every", help="With --follow: time between two rounds (30s, 5m, 1h).")] = "1m",
+    every: EveryOption = "1m",
     accept_missing: Annotated[
         bool, typer.Option("--accept-missing", help="Go on though records of the journal are gone for good.")
     ] = False,
@@ -132,10 +131,8 @@ def export(
             events=events or (),
         )
         work = _Work(format_, target, catalog, wanted, accept_missing)
-        try:
+        with resumable(_way_on()):
             outcome = asyncio.run(work.run(settings, archive, offline, every_s if follow else None))
-        except KeyboardInterrupt:
-            raise CommandFailed(INTERRUPTED_TOLD.format(_again()), INTERRUPTED) from None
     if output is Output.TABLE:
         progress(work.told(outcome))
     else:
@@ -152,9 +149,10 @@ def export(
         )
 
 
-def _again() -> str:
-    """This very command line."""
-    return shlex.join(["turnlog", *sys.argv[1:]])
+def _way_on() -> str:
+    """What is said when it is interrupted, with this very command line."""
+    again = shlex.join(["turnlog", *sys.argv[1:]])
+    return f"interrupted: what was committed stays, each row once; go on with\n  {again}"
 
 
 @contextmanager
@@ -210,7 +208,7 @@ class _Work:
                 await once()
             else:
                 await follow(once, every_s, progress)
-                raise CommandFailed(INTERRUPTED_TOLD.format(_again()), INTERRUPTED)
+                raise CommandFailed(_way_on(), INTERRUPTED)
         return outcome
 
     async def _once(self, history: History) -> Outcome:

@@ -7,17 +7,17 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
+from ops.cli.durations import SECONDS
 from ops.cli.errors import USAGE, CommandFailed
 
 _AGO: Final = re.compile(r"-(\d+)(s|m|h|d)$")
-_UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def moment(text: str, option: str) -> int:
     """`text` as ms since the epoch; a time without an offset is UTC. `CommandFailed` names `option` if it is none."""
     ago = _AGO.match(text)
     if ago is not None:
-        return round(time.time() * 1000) - int(ago[1]) * _UNIT_MS[ago[2]]
+        return round(time.time() * 1000) - int(ago[1]) * SECONDS[ago[2]] * 1000
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
