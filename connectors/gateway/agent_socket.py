@@ -13,7 +13,7 @@ from starlette.websockets import WebSocket
 
 from connectors.gateway.agent_past import AgentPast
 from connectors.gateway.clock import wall_ms
-from connectors.gateway.commands import unavailable
+from connectors.gateway.commands import NOT_TAKEN, not_taken, unavailable
 from connectors.gateway.connection import Connection, Submit, Work
 from connectors.gateway.followed import OwnedConversations
 from connectors.gateway.live import Speaker
@@ -37,7 +37,6 @@ from connectors.gateway.protocol.errors import CLOSE_NORMAL, CLOSE_RESTART, Prot
 from streams.core.commands import CommitFrame, RefuseRun
 from streams.core.events import Duplicate, Entry, FrameCommitted, Refused
 from streams.core.membership import SENT_AWAY
-from streams.runtime.codec import Unencodable
 
 if TYPE_CHECKING:
     from connectors.gateway.gateway import Gateway
@@ -244,11 +243,8 @@ class AgentConnection(Connection):
             gateway.hub.wait_for_frame(ref, self._outcome, lambda: self._passed(ref))
         try:
             written = await gateway.intake.send(command)
-        except Unavailable as error:
-            self._failed(submit, unavailable(error))
-            return
-        except Unencodable as error:
-            self._failed(submit, ProtocolError("invalid_message", str(error)))
+        except NOT_TAKEN as error:
+            self._failed(submit, not_taken(error))
             return
         self._member.wrote(written)
         written.add_done_callback(lambda done: self._written(submit, done))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from typing import Final, TypedDict
 from uuid import uuid4, uuid5
 
 import msgspec
@@ -41,6 +42,22 @@ from streams.core.events import (
 from streams.core.ids import SEPARATOR, TURNLOG_NAMESPACE_UUID, message_id, turn_key
 from streams.runtime.codec import Unencodable
 
+NOT_TAKEN: Final = (Unavailable, Unencodable)
+"""What `Intake.send` raises."""
+
+
+class _When(TypedDict):
+    at: int
+    timestamp: int
+
+
+class _New(_When):
+    ref: str
+
+
+_UNPLACED: Final[_When] = {"at": 0, "timestamp": 0}
+"""When a command is decided, Kafka and the log say, once it is read there."""
+
 
 class Receipt(msgspec.Struct, frozen=True):
     """Where a message is stored."""
@@ -63,6 +80,10 @@ class Commands:
         self._mint = mint
         self._commit_wait_s = commit_wait_ms / 1000
 
+    def _new(self, ref: str | None = None) -> _New:
+        """What every command begins with whose outcome is waited for."""
+        return {**_UNPLACED, "ref": ref or self._mint()}
+
     async def open_conversation(self, claims: Claims, *, key: str | None = None, headers: Headers = ()) -> str:
         """A new conversation of this person; the same one for the same key. Raises `ProtocolError`."""
         conversation_id = str(uuid4())
@@ -70,9 +91,7 @@ class Commands:
             parts = SEPARATOR.join(("open", claims.channel, claims.user, key))
             conversation_id = str(uuid5(TURNLOG_NAMESPACE_UUID, parts))
         command = OpenConversation(
-            at=0,
-            timestamp=0,
-            ref=self._mint(),
+            **self._new(),
             conversation_id=conversation_id,
             channel=claims.channel,
             participant=claims.user,
@@ -115,55 +134,30 @@ class Commands:
             reply_to=message.reply_to,
             client_at=message.client_at,
         )
-        return CommitTurn(at=0, timestamp=0, ref=ref or self._mint(), conversation_id=conversation_id, turn=turn)
+        return CommitTurn(**self._new(ref), conversation_id=conversation_id, turn=turn)
 
     async def close_conversation(
         self, conversation_id: str, by: str, headers: Headers = (), *, reason: str = "manual"
     ) -> None:
         """Close it; closing a closed one changes nothing. Raises `ProtocolError`."""
         command = CloseConversation(
-            at=0,
-            timestamp=0,
-            ref=self._mint(),
-            conversation_id=conversation_id,
-            by=by,
-            reason=reason,
-            id=str(uuid4()),
+            **self._new(), conversation_id=conversation_id, by=by, reason=reason, id=str(uuid4())
         )
         await self._ask(command, headers, accepted=RefusedReason.CONVERSATION_CLOSED)
 
     async def reopen_conversation(self, conversation_id: str, by: str, headers: Headers = ()) -> None:
         """Open it again; reopening an open one changes nothing. Raises `ProtocolError`."""
-        command = ReopenConversation(
-            at=0, timestamp=0, ref=self._mint(), conversation_id=conversation_id, by=by, id=str(uuid4())
-        )
+        command = ReopenConversation(**self._new(), conversation_id=conversation_id, by=by, id=str(uuid4()))
         await self._ask(command, headers)
 
     async def hand_over(self, conversation_id: str, *, by: str, to: str, reason: str, headers: Headers = ()) -> None:
         """A human answers from here on; one that is handed over already stays so. Raises `ProtocolError`."""
-        command = HandOver(
-            at=0,
-            timestamp=0,
-            ref=self._mint(),
-            conversation_id=conversation_id,
-            by=by,
-            to=to,
-            reason=reason,
-            id=str(uuid4()),
-        )
+        command = HandOver(**self._new(), conversation_id=conversation_id, by=by, to=to, reason=reason, id=str(uuid4()))
         await self._ask(command, headers)
 
     async def hand_back(self, conversation_id: str, *, by: str, reason: str, headers: Headers = ()) -> None:
         """Agents answer again; one that is not handed over stays so. Raises `ProtocolError`."""
-        command = HandBack(
-            at=0,
-            timestamp=0,
-            ref=self._mint(),
-            conversation_id=conversation_id,
-            by=by,
-            reason=reason,
-            id=str(uuid4()),
-        )
+        command = HandBack(**self._new(), conversation_id=conversation_id, by=by, reason=reason, id=str(uuid4()))
         await self._ask(command, headers)
 
     # -------------------------------------------------------------------------------------------------- operators
@@ -172,25 +166,18 @@ class Commands:
     ) -> None:
         """Give it to a member, or (`to` None) release it from who has it. Raises `ProtocolError`."""
         command = MoveConversation(
-            at=0,
-            timestamp=0,
-            ref=self._mint(),
-            conversation_id=conversation_id,
-            to=to,
-            group=group,
-            by=by,
-            reason=reason,
+            **self._new(), conversation_id=conversation_id, to=to, group=group, by=by, reason=reason
         )
         await self._ask(command, headers)
 
     async def drain_member(self, member: str, *, by: str, reason: str) -> None:
         """Tell every partition that the member gets nothing new. Raises `ProtocolError` unless all were told."""
-        command = Drain(at=0, timestamp=0, member=member, by=by, reason=reason)
+        command = Drain(**_UNPLACED, member=member, by=by, reason=reason)
         await self._tell(command, range(self._intake.partitions))
 
     async def note_action(self, partition: int, *, action: str, subject: str, by: str, reason: str) -> None:
         """Write into a partition's journal what an operator does. Raises `ProtocolError` unless Kafka has it."""
-        note = NoteAction(at=0, timestamp=0, action=action, subject=subject, by=by, reason=reason, id=str(uuid4()))
+        note = NoteAction(**_UNPLACED, action=action, subject=subject, by=by, reason=reason, id=str(uuid4()))
         await self._tell(note, [partition])
 
     async def _tell(self, command: Command, partitions: Iterable[int]) -> None:
@@ -198,19 +185,15 @@ class Commands:
             sent = [await self._intake.send(command, partition=partition) for partition in partitions]
             async with asyncio.timeout(self._commit_wait_s):
                 await asyncio.gather(*sent)
-        except (Unavailable, TimeoutError) as error:
-            raise unavailable(error) from error
-        except Unencodable as error:
-            raise ProtocolError("invalid_message", str(error)) from error
+        except (*NOT_TAKEN, TimeoutError) as error:
+            raise not_taken(error) from error
 
     # ------------------------------------------------------------------------------------------------ invocations
     async def open_thread(self, thread: str, claims: Claims) -> None:
         """A conversation of this id, of these claims' channel and user. One that is there stays. Raises
         `ProtocolError`."""
         command = OpenConversation(
-            at=0,
-            timestamp=0,
-            ref=self._mint(),
+            **self._new(),
             conversation_id=thread,
             channel=claims.channel,
             participant=claims.user,
@@ -220,7 +203,7 @@ class Commands:
 
     async def invoke(self, thread: str, turn: Turn, headers: Headers = ()) -> None:
         """Store an invocation's turn, or find that it is stored. Raises `ProtocolError`."""
-        command = CommitTurn(at=0, timestamp=0, ref=self._mint(), conversation_id=thread, turn=turn)
+        command = CommitTurn(**self._new(), conversation_id=thread, turn=turn)
         key = None if turn.invocation is None else turn.invocation.id
         outcome = await self._ask(command, headers, key=key)
         if not isinstance(outcome.event, TurnCommitted | Duplicate):
@@ -228,25 +211,14 @@ class Commands:
 
     async def cancel_run(self, thread: str, run_id: str, by: str, reason: str, headers: Headers = ()) -> None:
         """Ask a run to stop; one that is over, or was asked already, stays as it is. Raises `ProtocolError`."""
-        command = CancelRun(
-            at=0, timestamp=0, ref=self._mint(), conversation_id=thread, run_id=run_id, by=by, reason=reason
-        )
+        command = CancelRun(**self._new(), conversation_id=thread, run_id=run_id, by=by, reason=reason)
         await self._ask(command, headers)
 
     async def release_run(
         self, thread: str, run_id: str, *, by: str, reason: str, proof: str, headers: Headers = ()
     ) -> None:
         """End a run whose worker is known to have stopped. Raises `ProtocolError`."""
-        command = ReleaseRun(
-            at=0,
-            timestamp=0,
-            ref=self._mint(),
-            conversation_id=thread,
-            run_id=run_id,
-            by=by,
-            reason=reason,
-            proof=proof,
-        )
+        command = ReleaseRun(**self._new(), conversation_id=thread, run_id=run_id, by=by, reason=reason, proof=proof)
         await self._ask(command, headers)
 
     async def _ask(
@@ -270,10 +242,8 @@ class Commands:
     async def _send(self, command: Command, headers: Headers) -> asyncio.Future[Written]:
         try:
             return await self._intake.send(command, headers=headers)
-        except Unavailable as error:
-            raise unavailable(error) from error
-        except Unencodable as error:
-            raise ProtocolError("invalid_message", str(error)) from error
+        except NOT_TAKEN as error:
+            raise not_taken(error) from error
 
     async def _outcome(
         self, outcome: asyncio.Future[Entry], written: asyncio.Future[Written], key: str | None
@@ -302,6 +272,11 @@ class Commands:
 
     def _unexpected(self, outcome: Entry) -> ProtocolError:
         return ProtocolError("internal", f"the journal answered with {type(outcome.event).__name__}")
+
+
+def not_taken(error: BaseException) -> ProtocolError:
+    """Why the intake did not take a command."""
+    return ProtocolError("invalid_message", str(error)) if isinstance(error, Unencodable) else unavailable(error)
 
 
 def unavailable(error: BaseException) -> ProtocolError:

@@ -11,7 +11,7 @@ import structlog
 from starlette.websockets import WebSocket
 
 from connectors.gateway.clock import wall_ms
-from connectors.gateway.commands import unavailable
+from connectors.gateway.commands import NOT_TAKEN, not_taken, unavailable
 from connectors.gateway.connection import Connection, Submit
 from connectors.gateway.live import Speaker
 from connectors.gateway.ports import Unavailable, Written, pairs
@@ -31,7 +31,6 @@ from connectors.gateway.protocol.user import UserSession
 from connectors.gateway.showing import Showing
 from streams.core.commands import CommitPersonFrame, CommitTurn
 from streams.core.events import Entry
-from streams.runtime.codec import Unencodable
 
 if TYPE_CHECKING:
     from connectors.gateway.gateway import Gateway
@@ -150,11 +149,8 @@ class UserConnection(Connection):
             if isinstance(submit, SubmitPersonFrame):
                 command = await self._person_frame(submit)
             written = await gateway.intake.send(command)
-        except Unavailable as error:
-            self.perform(session.submit_failed(submit.ref, unavailable(error), wall_ms()))
-        except Unencodable as error:
-            refused = ProtocolError("invalid_message", str(error))
-            self.perform(session.submit_failed(submit.ref, refused, wall_ms()))
+        except NOT_TAKEN as error:
+            self.perform(session.submit_failed(submit.ref, not_taken(error), wall_ms()))
         else:
             written.add_done_callback(lambda done: self._written(submit, done))
 
