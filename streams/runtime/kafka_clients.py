@@ -397,8 +397,15 @@ class KafkaOutbox:
         self._starting = asyncio.Lock()
 
     async def send(
-        self, topic: str, partition: int, value: bytes, *, key: bytes | None = None, headers: NewHeaders | None = None
+        self,
+        topic: str,
+        partition: int,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: NewHeaders | None = None,
     ) -> int:
+        """See `Outbox`; `value` None: the tombstone of `key`. Raises `KafkaUnavailable`."""
         producer = await self._started()
         try:
             async with asyncio.timeout(self._limit_s):

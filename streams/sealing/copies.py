@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import msgspec
 import structlog
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from streams.runtime.kafka import consumer
+from streams.runtime.kafka import KafkaUnavailable, consumer
+from streams.runtime.kafka_clients import KafkaOutbox
 from streams.sealing.store import RESTORE_AT_ONCE, CopiesUnavailable, WrappedKey
 from streams.settings import Settings
 from streams.topics import Topics
@@ -32,31 +33,24 @@ _decoder: Final = msgspec.json.Decoder(_Copy)
 
 
 class KeyTopic:
-    """`KeyCopies` on Kafka. The producer is made when it is first needed, and anew after a send that failed."""
+    """`KeyCopies` on Kafka. It connects when it is first needed."""
 
     def __init__(self, settings: Settings) -> None:
         self._kafka = settings.kafka
         self._topic = Topics(settings.namespace).keys
         self._limit_ms = settings.request_timeout_ms
-        self._producer: AIOKafkaProducer | None = None
-        self._starting = asyncio.Lock()
+        self._outbox = KafkaOutbox(self._kafka, self._limit_ms / 1000)
 
     async def close(self) -> None:
         """Disconnect."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await producer.stop()
+        await self._outbox.close()
 
     async def put(self, keys: Sequence[WrappedKey]) -> None:
         """See `KeyCopies`. Waits for all of them: aiokafka sends what is queued at the same time as one batch."""
         try:
-            async with asyncio.timeout(self._limit_ms / 1000):
-                producer = await self._started()
-                sent = [await producer.send(self._topic, _value(key), key=key.id.encode(), partition=0) for key in keys]
-                await asyncio.gather(*sent)
-        except (KafkaError, TimeoutError, OSError) as error:
-            await self._drop()
-            raise CopiesUnavailable(f"{self._topic} cannot be written: {type(error).__name__}") from error
+            await asyncio.gather(*(self._outbox.send(self._topic, 0, _value(key), key=key.id.encode()) for key in keys))
+        except KafkaUnavailable as error:
+            raise CopiesUnavailable(str(error)) from error
 
     async def all(self, seen: Callable[[Sequence[WrappedKey]], Awaitable[None]]) -> None:
         """See `KeyCopies`. Holds the whole topic's newest records: about 300 bytes a key."""
@@ -96,32 +90,6 @@ class KeyTopic:
             )
             return
         newest[key_id] = WrappedKey(key_id, copy.conversation, copy.wrapped)
-
-    async def _started(self) -> AIOKafkaProducer:
-        async with self._starting:
-            if self._producer is None:
-                producer = AIOKafkaProducer(
-                    bootstrap_servers=self._kafka,
-                    client_id="turnlog-keys",
-                    enable_idempotence=True,
-                    acks="all",
-                    request_timeout_ms=self._limit_ms,
-                )
-                try:
-                    await producer.start()
-                except BaseException:
-                    await producer.stop()
-                    raise
-                self._producer = producer
-            return self._producer
-
-    async def _drop(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            try:
-                await producer.stop()
-            except (KafkaError, TimeoutError) as error:
-                log.info("a producer ended with an error", error=repr(error))
 
 
 def _value(key: WrappedKey) -> bytes | None:
