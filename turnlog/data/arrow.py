@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from turnlog.data.events import Unknown
+from turnlog.data.decoding import event_name
 
 if TYPE_CHECKING:
     from turnlog.data.events import Event
@@ -39,7 +39,7 @@ def events_table(records: Sequence[Record]) -> pa.Table:
             record.partition,
             record.offset,
             record.entry.lsn,
-            event.name if isinstance(event, Unknown) else type(event).__name__,
+            event_name(event),
             record.entry.timestamp,
             record.entry.at,
             record.entry.writer_epoch,

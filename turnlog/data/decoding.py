@@ -122,6 +122,11 @@ class Decoder:
         return Entry(read["lsn"], read["at"], read["timestamp"], read["writer_epoch"], made)
 
 
+def event_name(event: Event) -> str:
+    """Its name in the journal, also of one that this release has no class for."""
+    return event.name if isinstance(event, Unknown) else type(event).__name__
+
+
 def _builders(schema: Schema) -> dict[str, Build]:
     """Full name of each event of a writer's schema -> what makes one of its fields."""
     if schema.full_name != JOURNAL:

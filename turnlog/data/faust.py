@@ -27,7 +27,7 @@ import faust
 from faust.transport.drivers import aiokafka as driver
 
 from turnlog.data.decoding import CannotDecode, Decoder, Registry
-from turnlog.data.journal import READ_COMMITTED, MissingRecords, Record
+from turnlog.data.journal import READ_COMMITTED, MissingRecords, Record, topic_of
 
 LEVEL: Final = 1
 """The number of `read_committed` in Kafka's protocol."""
@@ -88,9 +88,13 @@ def journal_topic(app: faust.App, *, namespace: str = "") -> Any:
     than a `JournalApp`."""
     if not isinstance(app, JournalApp):
         raise UncommittedReads(f"{type(app).__name__} reads what is not committed: make the app a JournalApp")
-    name = f"{namespace}.conversations" if namespace else "conversations"
     return app.topic(
-        name, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw", internal=False
+        topic_of(namespace),
+        key_type=bytes,
+        value_type=bytes,
+        key_serializer="raw",
+        value_serializer="raw",
+        internal=False,
     )
 
 
@@ -108,7 +112,7 @@ async def records(stream: Any, *, registry: str | None = None) -> AsyncIterator[
             entry = decoder.entry(message.value)
             before = latest.get(message.partition)
             if before is not None and entry.lsn > before + 1:
-                raise MissingRecords(f"{where} has lsn {entry.lsn}, where {before + 1} is next")
+                raise MissingRecords(f"its lsn is {entry.lsn}, where {before + 1} is next")
         except (CannotDecode, MissingRecords) as error:
             await stream.app.crash(type(error)(f"{where}: {error}"))
             # Going on, or raising, would acknowledge it.

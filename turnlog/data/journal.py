@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypedDict, Unpack
 
 import pyarrow as pa
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -13,8 +13,8 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 from aiokafka.partitioner import murmur2
 
 from turnlog.data.arrow import events_table
-from turnlog.data.decoding import CannotDecode, Decoder, Registry
-from turnlog.data.events import Entry, Event, Unknown
+from turnlog.data.decoding import CannotDecode, Decoder, Registry, event_name
+from turnlog.data.events import Entry
 from turnlog.data.fold import Fold
 from turnlog.data.tables import arrow, chosen
 
@@ -40,6 +40,11 @@ class MissingRecords(JournalUnavailable):
     """Records that were once there are gone, or a number is not the next one: nothing is skipped in silence."""
 
 
+def topic_of(namespace: str) -> str:
+    """The journal's topic in a deployment of that namespace; "": one that has none."""
+    return f"{namespace}.conversations" if namespace else "conversations"
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One committed record of the journal."""
@@ -50,6 +55,19 @@ class Record:
     headers: Mapping[str, bytes]
     """`type`, `owner`, `channel`, `ref`, `traceparent`, where they are."""
     entry: Entry
+
+
+class Selection(TypedDict, total=False):
+    """Which records are read; see `Journal.chunks`."""
+
+    start: Mapping[int, int] | None
+    since: Moment | None
+    until: Moment | None
+    conversation: str | None
+    seq: int
+    events: Collection[str | type] | None
+    partitions: Iterable[int] | None
+    follow: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +97,7 @@ class _Wanted:
     def takes(self, entry: Entry) -> bool:
         return (
             (self.conversation is None or entry.event.conversation_id == self.conversation)
-            and (self.events is None or _name(entry.event) in self.events)
+            and (self.events is None or event_name(entry.event) in self.events)
             and (self.seq == 0 or entry.event.seq >= self.seq)
             and (self.since_ms is None or entry.timestamp >= self.since_ms)
             and (self.until_ms is None or entry.timestamp < self.until_ms)
@@ -101,7 +119,7 @@ class Journal:
             raise ValueError(f"not an option of a journal's reader: {', '.join(sorted(forbidden))}")
         self._kafka = kafka
         self._options = options
-        self.topic = f"{namespace}.conversations" if namespace else "conversations"
+        self.topic = topic_of(namespace)
         self._decoder = Decoder(None if registry is None else Registry(registry))
         self._partitions: list[TopicPartition] = []
 
@@ -139,29 +157,9 @@ class Journal:
             await consumer.stop()
         return {where.partition: start for where, start in starts.items() if start}
 
-    async def records(
-        self,
-        *,
-        start: Mapping[int, int] | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        conversation: str | None = None,
-        seq: int = 0,
-        events: Collection[str | type] | None = None,
-        partitions: Iterable[int] | None = None,
-        follow: bool = False,
-    ) -> AsyncGenerator[Record, None]:
-        """Committed records, one by one; see `chunks`."""
-        async for chunk in self.chunks(
-            start=start,
-            since=since,
-            until=until,
-            conversation=conversation,
-            seq=seq,
-            events=events,
-            partitions=partitions,
-            follow=follow,
-        ):
+    async def records(self, **selection: Unpack[Selection]) -> AsyncGenerator[Record, None]:
+        """Committed records, one by one; `selection` as for `chunks`."""
+        async for chunk in self.chunks(**selection):
             for record in chunk:
                 yield record
 
@@ -187,7 +185,7 @@ class Journal:
         Raises `MissingRecords` where records are gone (read from `start` beyond them, to accept that), and
         `JournalUnavailable`, `CannotDecode`.
         """
-        chosen = self._chosen(conversation, partitions)
+        places = self._chosen(conversation, partitions)
         wanted = _Wanted(
             conversation,
             None if events is None else frozenset(kind if isinstance(kind, str) else kind.__name__ for kind in events),
@@ -198,9 +196,10 @@ class Journal:
         latest: dict[int, int] = {}
         consumer = await self._started()
         try:
-            consumer.assign(chosen)
-            await self._seek(consumer, chosen, start or {}, since)
-            async for where, found in self._fetched(consumer, chosen, follow=follow):
+            consumer.assign(places)
+            ends = await consumer.end_offsets(places)
+            await self._seek(consumer, ends, start or {}, since)
+            async for where, found in self._fetched(consumer, ends, follow=follow):
                 chunk = self._decoded(where, found, wanted, latest)
                 if chunk:
                     yield chunk
@@ -209,7 +208,7 @@ class Journal:
         finally:
             await consumer.stop()
 
-    async def batches(self, **selection: Any) -> AsyncGenerator[pa.Table, None]:
+    async def batches(self, **selection: Unpack[Selection]) -> AsyncGenerator[pa.Table, None]:
         """Events as Arrow tables, a row an event, its fields as JSON; `selection` as for `chunks`."""
         async for chunk in self.chunks(**selection):
             yield events_table(chunk)
@@ -233,10 +232,10 @@ class Journal:
         if conversation is not None:
             home = self.partition_of(conversation)
             numbers = {home} if numbers is None else numbers & {home}
-        chosen = [where for where in self._partitions if numbers is None or where.partition in numbers]
-        if not chosen:
+        places = [where for where in self._partitions if numbers is None or where.partition in numbers]
+        if not places:
             raise ValueError(f"no such partition: {self.topic} has 0 to {self.partitions - 1}")
-        return chosen
+        return places
 
     async def _started(self) -> Any:
         consumer = AIOKafkaConsumer(
@@ -258,20 +257,19 @@ class Journal:
         return consumer
 
     async def _seek(
-        self, consumer: Any, chosen: list[TopicPartition], start: Mapping[int, int], since: Moment | None
+        self, consumer: Any, ends: Mapping[TopicPartition, int], start: Mapping[int, int], since: Moment | None
     ) -> None:
-        kept = await consumer.beginning_offsets(chosen)
-        ends = await consumer.end_offsets(chosen)
+        kept = await consumer.beginning_offsets(list(ends))
         timely: Mapping[TopicPartition, Any] = {}
         if since is not None:
             # Records bear the time of the worker that wrote them, by its clock; what lies before is left out later.
-            timely = await consumer.offsets_for_times(dict.fromkeys(chosen, _ms(since) - CLOCKS_MS))
-        for where in chosen:
+            timely = await consumer.offsets_for_times(dict.fromkeys(ends, _ms(since) - CLOCKS_MS))
+        for where, end in ends.items():
             if where.partition in start:
                 position = start[where.partition]
             elif since is not None:
                 found = timely.get(where)
-                position = ends[where] if found is None else found.offset
+                position = end if found is None else found.offset
             else:
                 position = 0
             if position < kept[where]:
@@ -282,14 +280,13 @@ class Journal:
             consumer.seek(where, position)
 
     async def _fetched(
-        self, consumer: Any, chosen: list[TopicPartition], *, follow: bool
+        self, consumer: Any, ends: Mapping[TopicPartition, int], *, follow: bool
     ) -> AsyncIterator[tuple[TopicPartition, list[Any]]]:
-        ends = await consumer.end_offsets(chosen)
         while True:
-            behind = chosen
+            behind = list(ends)
             if not follow:
                 # The last offset may be a transaction's marker, which nobody is given: the position tells.
-                behind = [where for where in chosen if await consumer.position(where) < ends[where]]
+                behind = [where for where in ends if await consumer.position(where) < ends[where]]
                 if not behind:
                     return
             before = [await consumer.position(where) for where in behind]
@@ -329,11 +326,6 @@ class Journal:
             if wanted.takes(entry):
                 chunk.append(Record(where.partition, record.offset, dict(record.headers), entry))
         return chunk
-
-
-def _name(event: Event) -> str:
-    """Its name in the journal, also of one that this release has no class for."""
-    return event.name if isinstance(event, Unknown) else type(event).__name__
 
 
 def _ms(moment: Moment) -> int:
