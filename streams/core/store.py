@@ -14,7 +14,8 @@ from msgspec import structs
 
 from streams.core import keys
 from streams.core.due import watch
-from streams.core.ids import key_digest, run_id
+from streams.core.ended import EndedRuns, packed_runs, unpacked_runs
+from streams.core.ids import key_digest
 from streams.core.latest import latest_of
 from streams.core.membership import enrol
 from streams.core.routing import parse_config
@@ -39,10 +40,6 @@ FORMAT: Final = 7
 """Of both rows; a row of another format is refused, and the state rebuilt from the journal."""
 
 
-SEQ_DIGITS_MAX: Final = 18
-"""A seq of more digits does not fit into a row's integers."""
-
-
 class OverflowKey(msgspec.Struct, frozen=True, gc=False):
     """A key that fell out of its conversation's newest 64 and is not known to be in the table of older keys."""
 
@@ -52,21 +49,6 @@ class OverflowKey(msgspec.Struct, frozen=True, gc=False):
     at: int
     timestamp: int
     ordinal: int
-
-
-class _EndedRuns(msgspec.Struct, array_like=True):
-    """Ended runs by column, for nearly all of it repeats: 16 of them are 0.3 KB instead of 1.5."""
-
-    turn_seqs: list[int]
-    turn_ids: bytes
-    """16 bytes each."""
-    groups: list[str]
-    group_of: list[int]
-    """Empty: all are of the first group."""
-    generations: list[int]
-    """Empty: all are 0."""
-    joined: dict[int, tuple[str, ...]]
-    """By index, where there are any."""
 
 
 class _ConversationRow(msgspec.Struct, array_like=True):
@@ -84,7 +66,7 @@ class _ConversationRow(msgspec.Struct, array_like=True):
     keys_packed: int
     keys_issued: int
     runs: list[Run]
-    ended: _EndedRuns | None
+    ended: EndedRuns | None
     odd_ended: dict[str, EndedRun]
     """Ended runs as they are, where one of them does not fit into `ended`."""
     waiting: dict[str, list[WaitingTurn]]
@@ -156,7 +138,7 @@ def dump_conversation(conversation: Conversation) -> tuple[bytes, tuple[Overflow
         taken = {key: record for key, record in taken.items() if record.ordinal > window}
     if odd_keys and window > 0:
         odd_keys = {ordinal: record for ordinal, record in odd_keys.items() if ordinal > window}
-    ended = _packed_runs(conversation) if conversation.ended else None
+    ended = packed_runs(conversation) if conversation.ended else None
     latest = conversation.latest = latest_of(conversation)
     row = _ConversationRow(
         FORMAT,
@@ -214,46 +196,6 @@ def _overflow(conversation: Conversation) -> tuple[OverflowKey, ...]:
     )
 
 
-def _packed_runs(conversation: Conversation) -> _EndedRuns | None:
-    """None: one of them has a run id or a turn id of another form than ours."""
-    start = f"{conversation.id}/"
-    ended = conversation.ended
-    seqs, groups = [], []
-    for run in ended:
-        seq, _, group = run.removeprefix(start).partition("/")
-        if not seq.isdecimal() or len(seq) > SEQ_DIGITS_MAX:
-            return None
-        seqs.append(int(seq))
-        groups.append(group)
-    named = list(dict.fromkeys(groups))
-    generations = [run.generation for run in ended.values()]
-    try:
-        turn_ids = bytes.fromhex("".join([run.turn_id for run in ended.values()]).replace("-", ""))
-    except ValueError:
-        return None
-    packed = _EndedRuns(
-        seqs,
-        turn_ids,
-        named,
-        [] if len(named) == 1 else [named.index(group) for group in groups],
-        generations if any(generations) else [],
-        {index: run.joined for index, run in enumerate(ended.values()) if run.joined},
-    )
-    return packed if _unpacked_runs(conversation.id, packed) == ended else None
-
-
-def _unpacked_runs(conversation_id: str, packed: _EndedRuns) -> dict[str, EndedRun]:
-    found: dict[str, EndedRun] = {}
-    ids = packed.turn_ids.hex()
-    for index, seq in enumerate(packed.turn_seqs):
-        group = packed.groups[packed.group_of[index] if packed.group_of else 0]
-        generation = packed.generations[index] if packed.generations else 0
-        text = ids[32 * index : 32 * (index + 1)]
-        turn_id = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-        found[run_id(conversation_id, seq, group)] = EndedRun(turn_id, generation, packed.joined.get(index, ()))
-    return found
-
-
 def mark_stored(conversation: Conversation, overflow: Sequence[OverflowKey]) -> None:
     """The checkpoint with these overflow keys holds: do not hand them out again."""
     if overflow:
@@ -270,7 +212,7 @@ def load_conversation(conversation_id: str, row: bytes) -> Conversation:
         raise ImpossibleEvent(f"conversation row of format {stored.format}; this release reads {FORMAT}")
     if len(stored.fingerprints) // keys.FINGERPRINT_BYTES != len(stored.key_facts) // keys.FACTS_BYTES:
         raise ImpossibleEvent("conversation row: its keys and what they stand for are not as many")
-    ended = stored.odd_ended if stored.ended is None else _unpacked_runs(conversation_id, stored.ended)
+    ended = stored.odd_ended if stored.ended is None else unpacked_runs(conversation_id, stored.ended)
     latest = stored.latest
     if latest is not None and not latest.id:
         latest = structs.replace(latest, id=_last_turn(ended) or "")
