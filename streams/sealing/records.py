@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -196,9 +197,9 @@ def _opened_event(event: Event, key_of: KeyOf) -> Event:
         case PersonFrameCommitted(frame=Frame(key_id=str()) as frame):
             return replace(event, frame=_opened_of_person(frame, key_of))
         case TurnEdited(text=text, data=data) if _is_token(text) or _is_token(data):
-            return _opened(event, ("text", "data"), key_of, of_record=False)
+            return _reworded(event, ("text", "data"), partial(opened_text, key_of=key_of))
         case ConversationOpened(metadata=metadata) if _is_token(metadata):
-            return _opened(event, ("metadata",), key_of, of_record=False)
+            return _reworded(event, ("metadata",), partial(opened_text, key_of=key_of))
         case RunMoved(resume=str(answers)):
             return replace(event, resume=_opened_answers(answers, key_of))
         case _:
@@ -214,16 +215,24 @@ def _opened_of_person(frame: Frame, key_of: KeyOf) -> Frame:
 
 def opened_text(name: str, text: str, key_of: KeyOf) -> str | None:
     """One field of this name; a placeholder (None where a field may lack) when its key is gone."""
-    key_id = key_id_of(text)
+    said = _said(text, key_of)
+    if isinstance(said, Missing):
+        return _placeholder(name, said)
+    return text if said is None else said
+
+
+def _said(token: str, key_of: KeyOf) -> str | Missing | None:
+    """What the token seals; None: it is none, but somebody's own words, which were never sealed."""
+    key_id = key_id_of(token)
     if key_id is None:
-        return text
+        return None
     key = key_of(key_id)
     if isinstance(key, Missing):
-        return _placeholder(name, key)
+        return key
     try:
-        return key.open(text)
+        return key.open(token)
     except NotSealed:
-        return text  # somebody's own words that look like a token: they were never sealed
+        return None
 
 
 def _erased(name: str, _: str) -> str | None:
@@ -240,10 +249,8 @@ def _placeholder(name: str, why: Missing) -> str | None:
             return None
 
 
-def _opened(record: T, words: Iterable[str], key_of: KeyOf, *, of_record: bool = True) -> T:
-    found = ((name, getattr(record, name)) for name in words)
-    changed: dict[str, Any] = {name: opened_text(name, text, key_of) for name, text in found if text is not None}
-    return replace(record, **changed, key_id=None) if of_record else replace(record, **changed)
+def _opened(record: T, words: Iterable[str], key_of: KeyOf) -> T:
+    return replace(_reworded(record, words, partial(opened_text, key_of=key_of)), key_id=None)
 
 
 def _opened_document(data: str, key_of: KeyOf) -> str:
@@ -260,15 +267,10 @@ def _opened_each(answers: dict[str, Any], key_of: KeyOf) -> dict[str, Any]:
 
 
 def _opened_answer(answer: Any, key_of: KeyOf) -> Any:
-    if not isinstance(answer, str) or (key_id := key_id_of(answer)) is None:
-        return answer
-    key = key_of(key_id)
-    if isinstance(key, Missing):
-        return key.value
-    try:
-        return msgspec.Raw(key.open(answer).encode())
-    except NotSealed:
-        return answer
+    said = _said(answer, key_of) if isinstance(answer, str) else None
+    if isinstance(said, Missing):
+        return said.value
+    return answer if said is None else msgspec.Raw(said.encode())
 
 
 def _document(text: str) -> dict[str, Any]:
