@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from streams.fence.migrate import verify as verify_tables
 from streams.fence.topics import database_id, kept_topics
-from streams.runtime.belonging import belong, moved_to, owner_of
+from streams.runtime.belonging import belong, namespace_after, owner_in, said
 from streams.runtime.health import HealthServer
 from streams.runtime.kafka import KafkaUnavailable
 from streams.settings import Settings
@@ -120,7 +120,8 @@ class _Start:
     async def _require_owned(self) -> None:
         mine = await asyncio.to_thread(database_id, self._settings.postgres)
         kafka, topic, limit_s = self._settings.kafka, self._topics.deployment, self._settings.request_timeout_ms / 1000
-        owner = await owner_of(kafka, topic, limit_s) or await belong(kafka, topic, mine, limit_s)
+        records = await said(kafka, topic, limit_s)
+        owner = owner_in(records) or await belong(kafka, topic, mine, limit_s)
         if owner != mine:
             where = f"namespace {self._topics.namespace!r}" if self._topics.namespace else "no namespace"
             raise TopicsError(
@@ -128,7 +129,7 @@ class _Start:
                 "not share them. Use that database (TURNLOG_POSTGRES), or a namespace of your own (TURNLOG_NAMESPACE); "
                 "where it is lost for good, `turnlog topic adopt` puts this one in its place"
             )
-        namespace = await moved_to(kafka, topic, limit_s)
+        namespace = namespace_after(records)
         if namespace is not None:
             raise TopicsError(
                 f"this deployment was moved to topics with more partitions: set TURNLOG_NAMESPACE={namespace}. (Where "

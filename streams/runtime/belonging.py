@@ -45,16 +45,17 @@ def namespace_after(records: Iterable[Belonging]) -> str | None:
 
 
 async def owner_of(bootstrap: str, topic: str, limit_s: float) -> str | None:
-    """The database that the topics belong to; None: nobody's yet. Raises `KafkaUnavailable` and `TopicsError`."""
-    return owner_in(await _records(bootstrap, topic, limit_s))
+    """The database that the topics belong to; None: nobody's yet. Raises as `said`."""
+    return owner_in(await said(bootstrap, topic, limit_s))
 
 
 async def moved_to(bootstrap: str, topic: str, limit_s: float) -> str | None:
-    """The namespace that the deployment was moved to; None: it was not. Raises as `owner_of`."""
-    return namespace_after(await _records(bootstrap, topic, limit_s))
+    """The namespace that the deployment was moved to; None: it was not. Raises as `said`."""
+    return namespace_after(await said(bootstrap, topic, limit_s))
 
 
-async def _records(bootstrap: str, topic: str, limit_s: float) -> list[Belonging]:
+async def said(bootstrap: str, topic: str, limit_s: float) -> list[Belonging]:
+    """All records of the topic, in order. Raises `KafkaUnavailable` and `TopicsError`."""
     reader = consumer(bootstrap, limit_s)
     place = TopicPartition(topic, 0)
     records: list[Belonging] = []
