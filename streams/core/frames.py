@@ -238,7 +238,7 @@ def _committed(
         key,
         command.ref,
         command.n,
-        "" if run is None or run.terms is None else run.terms.origin,
+        "" if run is None else run.origin,
         conversation_id=conversation.id,
         seq=seq,
     )

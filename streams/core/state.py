@@ -72,7 +72,7 @@ class EndedRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Update(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A conversation's last close or reopen, or its last handover, there or back."""
+    """A conversation's last close, reopen or erasure, or its last handover, there or back."""
 
     seq: int
     id: str
