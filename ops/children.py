@@ -22,6 +22,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from streams.settings import Settings
+
 READY_TIMEOUT_S = 60.0
 TAIL_LINES = 25
 LOG_KEPT_BYTES = 16 << 20
@@ -29,6 +31,15 @@ BACKOFF_FIRST_S = 0.5
 BACKOFF_MOST_S = 30.0
 HEALTHY_AFTER_S = 60.0
 """A child that lived for so long after its start had nothing wrong with its start: the backoff begins anew."""
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """By which a process is of the deployment that `settings` name."""
+    return {
+        "TURNLOG_KAFKA": settings.kafka,
+        "TURNLOG_POSTGRES": settings.postgres,
+        "TURNLOG_NAMESPACE": settings.namespace,
+    }
 
 
 class ChildFailed(RuntimeError):

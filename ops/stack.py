@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ops import embedded
-from ops.children import Child, ChildPlan
+from ops.children import Child, ChildPlan, environment_of
 from ops.embedded.folder import left_behind, temporary_folder
 from ops.provision import ReadyChannel, forget_secrets, provide
 from streams.fence.port import FenceUnavailable
@@ -199,12 +199,7 @@ async def running_on(
     logs.mkdir(parents=True, exist_ok=True)
     notify("preparing the tables, topics and channels")
     secrets = data / SECRETS
-    environment = {
-        "TURNLOG_KAFKA": settings.kafka,
-        "TURNLOG_POSTGRES": settings.postgres,
-        "TURNLOG_NAMESPACE": settings.namespace,
-    }
-    children = Children(environment, logs, notify, settings.drain_budget_ms / 1000)
+    children = Children(environment_of(settings), logs, notify, settings.drain_budget_ms / 1000)
     try:
         channels = await provide(settings, plan.partitions, secrets)
         await _start_children(children, plan)

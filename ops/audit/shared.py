@@ -14,6 +14,7 @@ from ops.audit.asked import Asked, Audited, Notify, Scope, Where, partitions_of,
 from ops.audit.kept import CannotResume, Kept
 from ops.audit.source import CouldNotVerify
 from ops.audit.violations import Verdict
+from ops.children import environment_of
 from ops.history import History, open_history
 from streams.settings import Settings
 
@@ -112,7 +113,7 @@ async def _drive(kept: Kept, settings: Settings | None, waiting: Iterator[int], 
         str(kept.folder),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, **_environment(settings)},
+        env={**os.environ, **({} if settings is None else environment_of(settings))},
         limit=1 << 24,
     )
     assert child.stdin is not None and child.stdout is not None  # noqa: S101, PT018 -- pipes
@@ -140,15 +141,3 @@ async def _until_through(lines: asyncio.StreamReader, partition: int, team: Team
             team.usage.note(said)
             return
     raise CouldNotVerify(f"the process that audited partition {partition} ended before it was through")
-
-
-def _environment(settings: Settings | None) -> dict[str, str]:
-    return (
-        {}
-        if settings is None
-        else {
-            "TURNLOG_KAFKA": settings.kafka,
-            "TURNLOG_POSTGRES": settings.postgres,
-            "TURNLOG_NAMESPACE": settings.namespace,
-        }
-    )

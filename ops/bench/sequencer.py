@@ -17,7 +17,7 @@ from aiokafka import TopicPartition
 
 from ops.bench.fill import MEMBERS, Filler, producer_to
 from ops.bench.floor import CONVERSATIONS
-from ops.children import Child, ChildPlan
+from ops.children import Child, ChildPlan, environment_of
 from ops.journal import REQUEST_LIMIT_S
 from streams.core.events import ConversationOpened, Event, MemberJoined, TurnCommitted
 from streams.runtime.codec import Codec
@@ -129,12 +129,7 @@ async def worker_process(
 ) -> AsyncIterator[Child]:
     """A worker's process, from when it is started (`wait`: from when it is ready) until the block is left. `variables`:
     further ones of its environment."""
-    environment = {
-        "TURNLOG_KAFKA": settings.kafka,
-        "TURNLOG_POSTGRES": settings.postgres,
-        "TURNLOG_NAMESPACE": settings.namespace,
-        **variables,
-    }
+    environment = {**environment_of(settings), **variables}
     command = [sys.executable, "-m", "ops.cli", "worker", "-o", "json", "--lifeline"]
     worker = Child(ChildPlan(name="worker", command=command, environment=environment, log=log), notify)
     starting = asyncio.create_task(worker.start())
