@@ -82,7 +82,7 @@ async def test_one_conversation_is_told_of_alone(place: Deployment) -> None:
 
 
 async def test_a_conversation_that_is_not_there_cannot_be_verified(place: Deployment) -> None:
-    ended = await turnlog_async("audit", "verify", "--conversation", "no-such", environment=of(place))
+    ended = await turnlog_async("audit", "verify", "--conversation", "no-such", environment=place.environment)
     assert (ended.code, ended.out) == (2, "")
     assert "nothing of a conversation no-such" in ended.err
 
@@ -103,7 +103,7 @@ async def test_a_repeated_record_is_found(place: Deployment) -> None:
     partition, entry = await last_turn(place)
     await append(place, partition, entry)
     assert invariants(await verified(place)) >= {1, 7, 9}
-    ended = await turnlog_async("audit", "verify", "-o", "json", environment=of(place))
+    ended = await turnlog_async("audit", "verify", "-o", "json", environment=place.environment)
     assert (ended.code, ended.document["ok"]) == (1, False)
     assert ended.document["violations"][0].keys() >= {"invariant", "partition", "lsn", "conversation", "problem"}
 
@@ -132,10 +132,6 @@ async def last_turn(place: Deployment) -> tuple[int, Entry]:
     )
 
 
-def of(place: Deployment) -> dict[str, str]:
-    return {name: value for name, value in place.environment.items() if name.startswith("TURNLOG_")}
-
-
 @pytest.mark.parametrize(
     "statement",
     [
@@ -162,7 +158,7 @@ async def test_a_journal_without_its_beginning_cannot_be_verified(place: Deploym
         await admin.close()
     with pytest.raises(CouldNotVerify, match="offsets 0 to 2 are not there any more"):
         await verified(place)
-    ended = await turnlog_async("audit", "verify", environment=of(place))
+    ended = await turnlog_async("audit", "verify", environment=place.environment)
     assert (ended.code, ended.out) == (2, "")
     assert "offsets 0 to 2" in ended.err
 

@@ -36,10 +36,6 @@ def quiet(_: str) -> None:
     """No progress wanted."""
 
 
-def environment_of(place: Deployment) -> dict[str, str]:
-    return {name: value for name, value in place.environment.items() if name.startswith("TURNLOG_")}
-
-
 def grown(place: Deployment, producer: AIOKafkaProducer) -> Deployment:
     """The same deployment in its new generation."""
     settings = place.settings.model_copy(update={"namespace": f"{place.settings.namespace}.g2"})
@@ -75,7 +71,7 @@ async def test_a_grown_deployment_goes_on_where_it_was(settings: Settings) -> No
         await sealed_by(place.settings, WrappedKey("k1", "c1", b"sealed"), WrappedKey("k2", "c2", b"sealed"))
         await sealed_by(place.settings, WrappedKey("k2", "c2", None), WrappedKey("k3", "c3", b"sealed"))
         await asyncio.to_thread(destroy, settings, "k3")
-        environment = environment_of(place)
+        environment = place.environment
         looked = await turnlog_async(
             "topic", "grow", "--partitions", "4", "--dry-run", "-o", "json", environment=environment
         )
@@ -92,7 +88,7 @@ async def test_a_grown_deployment_goes_on_where_it_was(settings: Settings) -> No
         assert f"TURNLOG_NAMESPACE={settings.namespace}.g2" in refused.err
         async with AIOKafkaProducer(bootstrap_servers=settings.kafka, enable_idempotence=True) as producer:
             new = grown(place, producer)
-            rebuilt = await turnlog_async("rebuild", "--yes", "-o", "json", environment=environment_of(new))
+            rebuilt = await turnlog_async("rebuild", "--yes", "-o", "json", environment=new.environment)
             assert rebuilt.code == 0, rebuilt.err
             transcript = rebuilt.document["tables"]["transcript"]
             assert transcript == {"before": 0, "after": sum(map(len, said.values()))}
@@ -192,7 +188,7 @@ async def test_a_move_that_is_killed_anywhere_goes_on(settings: Settings, monkey
 
 async def test_what_is_not_taken_or_runs_stands_in_the_way(settings: Settings) -> None:
     async with deployment(settings, BEFORE) as place:
-        environment = environment_of(place)
+        environment = place.environment
         async with place.worker() as (running, worker):
             await place.furnish(MEMBER)
             await place.furnished(MEMBER)

@@ -134,7 +134,7 @@ def without_tokens(tables: dict[str, list[tuple[Any, ...]]]) -> dict[str, list[t
 async def others_run(place: Deployment, said: dict[str, list[str]]) -> None:
     """A worker goes on from what was rebuilt, keeps checkpoints from being replaced, and the read model is not in its
     way."""
-    environment = {name: value for name, value in place.environment.items() if name.startswith("TURNLOG_")}
+    environment = place.environment
     async with place.worker() as (running, worker):
         await place.turn("later", "two", key="two")
         await place.all_taken({**said, "later": ["one", "two"]})
