@@ -109,13 +109,13 @@ class Keyring:
         wanted = {key_id for key_id in ids if self._by_id.get(key_id, Missing.SEALED) is Missing.SEALED}
         if not wanted:
             return
-        found = dict(await self._keys.find(wanted))
+        found = await self._keys.find(wanted)
         if len(found) < len(wanted) and self._clock() - self._looked_at >= LOOK_AGAIN_S:
             await self._keys.restore(self._copies)
             self._looked_at = self._clock()
-            found = dict(await self._keys.find(wanted))
-        for key_id in wanted:
-            self._keep(key_id, found.get(key_id, Missing.SEALED))
+            found = await self._keys.find(wanted)
+        for key_id, key in found.items():
+            self._keep(key_id, key)
 
     def _keep(self, key_id: str, key: DataKey | Missing) -> None:
         self._by_id[key_id] = key

@@ -44,6 +44,3 @@ SELECT
 FROM unnest(%(keys)s::text[], %(conversations)s::text[], %(wrapped)s::bytea[]) AS lost (key_id, conversation_id, wrapped)
 LEFT JOIN conversations erased ON erased.id = lost.conversation_id AND erased.status = 'erased'
 ON CONFLICT DO NOTHING;
-
--- keys_of: All keys of a conversation, and whether each is destroyed.
-SELECT key_id, wrapped IS NULL FROM data_keys WHERE conversation_id = %(conversation)s ORDER BY created_at, key_id;

@@ -162,10 +162,6 @@ class DataKeyStore:
         """Put back every key that the topic has and Postgres has not. Raises `CopiesUnavailable`."""
         await _restore(self._sessions, copies)
 
-    async def of(self, conversation_id: str) -> Sequence[tuple[str, bool]]:
-        """Each key's id, and whether it was destroyed."""
-        return [(key_id, erased) for key_id, erased in await self._run("keys_of", conversation=conversation_id)]
-
     async def _run(self, query: str, **parameters: Any) -> Sequence[tuple[Any, ...]]:
         return await _run(self._sessions, query, **parameters)
 

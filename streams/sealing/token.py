@@ -20,7 +20,6 @@ PREFIX: Final = "tls1:"
 KEY_ID_LENGTH: Final = 16
 SECRET_BYTES: Final = 256 // 8
 NONCE_BYTES: Final = 96 // 8  # what AES-GCM is specified for (NIST SP 800-38D, section 8.2)
-TAG_BYTES: Final = 128 // 8
 _BODY: Final = len(PREFIX) + KEY_ID_LENGTH + 1
 
 
