@@ -106,18 +106,25 @@ def test_who_drains_is_not_asked_while_another_stays_that_refused() -> None:
     assert moved(world.refuse("a", RUN)).to_member is None
 
 
-def test_of_many_that_wait_for_room_few_are_tried_again_at_a_time() -> None:
+def world_of_waiting(runs: int) -> World:
+    """Runs of conversations w000, w001, … that their only member refused, in this order."""
     world = world_with("a")
-    for number in range(40):
-        world.open(f"w{number:02}")
-        world.say(id_=f"w{number:02}")
-        world.refuse("a", f"w{number:02}/1/{GROUP}", f"w{number:02}")
+    for number in range(runs):
+        id_ = f"w{number:03}"
+        world.open(id_)
+        world.say(id_=id_)
+        world.refuse("a", f"{id_}/1/{GROUP}", id_)
+    return world
+
+
+def test_of_many_that_wait_for_room_few_are_tried_again_at_a_time() -> None:
+    world = world_of_waiting(40)
     first = [e.conversation_id for e in world.pass_time(1_000) if isinstance(e, RunMoved)]
-    assert first == [f"w{number:02}" for number in range(16)]
+    assert first == [f"w{number:03}" for number in range(16)]
     for id_ in first:
         world.refuse("a", f"{id_}/1/{GROUP}", id_ or "", epoch=3)
     then = [e.conversation_id for e in world.pass_time(1_000) if isinstance(e, RunMoved)]
-    assert then == [f"w{number:02}" for number in range(16, 32)], "who waits longest comes first"
+    assert then == [f"w{number:03}" for number in range(16, 32)], "who waits longest comes first"
 
 
 def test_an_end_looks_at_what_it_gives_away_and_not_at_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,11 +134,7 @@ def test_an_end_looks_at_what_it_gives_away_and_not_at_all_that_wait(monkeypatch
         looked.append(run.id)
         return waits_for_room(state, run)
 
-    world = world_with("a")
-    for number in range(200):
-        world.open(f"w{number:03}")
-        world.say(id_=f"w{number:03}")
-        world.refuse("a", f"w{number:03}/1/{GROUP}", f"w{number:03}")
+    world = world_of_waiting(200)
     monkeypatch.setattr("streams.core.policies.waits_for_room", looking)
     for number in range(1, 4):
         world.say()
@@ -146,11 +149,7 @@ def test_a_tick_looks_at_what_it_tries_again_and_not_at_all_that_wait(monkeypatc
         looked.add(run.id)
         return waits_for_room(state, run)
 
-    world = world_with("a")
-    for number in range(200):
-        world.open(f"w{number:03}")
-        world.say(id_=f"w{number:03}")
-        world.refuse("a", f"w{number:03}/1/{GROUP}", f"w{number:03}")
+    world = world_of_waiting(200)
     for module in ("due", "timeouts"):
         monkeypatch.setattr(f"streams.core.{module}.waits_for_room", looking)
     world.pass_time(1_000)
