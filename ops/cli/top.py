@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,9 @@ from ops.cli.common import (
     translated_failures,
 )
 from ops.cli.errors import CommandFailed
+
+if TYPE_CHECKING:
+    from streams.settings import Settings
 
 
 def register(app: typer.Typer) -> None:
@@ -61,7 +64,7 @@ def top(
         asyncio.run(_show(settings, metrics or [], every))
 
 
-async def _show(settings: object, metrics: list[str], every: float) -> None:
+async def _show(settings: Settings, metrics: list[str], every: float) -> None:
     try:
         from ops.console.app import Top
     except ModuleNotFoundError as error:
@@ -70,19 +73,19 @@ async def _show(settings: object, metrics: list[str], every: float) -> None:
         raise CommandFailed("`turnlog top` needs textual: pip install 'turnlog[server,console]'") from error
     from ops.console.sample import Deployment
 
-    source = Deployment(settings, metrics)  # type: ignore[arg-type]  # the settings' class is imported late everywhere
+    source = Deployment(settings, metrics)
     try:
         await Top(source, every).run_async()
     finally:
         await source.close()
 
 
-async def _print(settings: object, metrics: list[str], every: float, *, once: bool) -> None:
+async def _print(settings: Settings, metrics: list[str], every: float, *, once: bool) -> None:
     from dataclasses import asdict
 
     from ops.console.sample import Deployment
 
-    source = Deployment(settings, metrics)  # type: ignore[arg-type]
+    source = Deployment(settings, metrics)
     try:
         while True:
             emit(asdict(await source.look()))
