@@ -1,4 +1,4 @@
-"""What the commands share by which an operator acts on conversations, leases and members: a worker decides it."""
+"""What commands share that put into the journal what an operator does: who and why, and what a worker decided of it."""
 
 from __future__ import annotations
 

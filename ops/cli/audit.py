@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -30,35 +30,42 @@ from ops.cli.servers import settings_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ops.audit.asked import Scope, Where
     from ops.audit.violations import Verdict
     from ops.digest.against import Evidence
+    from ops.digest.keys import Trust
+    from streams.settings import Settings
 
 app = typer.Typer(name="audit", help="Proof from the log.", no_args_is_help=True)
 app.command("report")(report)
+
+CORES: Final = os.cpu_count() or 1
+ConversationOption = Annotated[
+    str | None, typer.Option("--conversation", help="Look at this conversation's partition; tell of it alone.")
+]
+ProcessesOption = Annotated[
+    int, typer.Option("--processes", min=1, help="At most so many share the partitions.", show_default="one a core")
+]
+ResumeOption = Annotated[
+    str | None, typer.Option("--resume", metavar="NAME", help="Go on with an audit that was interrupted: it said how.")
+]
+AgainstOption = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        metavar="URL",
+        help="Compare with the digests there (`turnlog digest seal`): finds what was altered, removed, inserted.",
+    ),
+]
 
 
 @app.command("verify")
 def verify(
     partition: PartitionOption = None,
-    conversation: Annotated[
-        str | None, typer.Option("--conversation", help="Look at this conversation's partition; tell of it alone.")
-    ] = None,
-    processes: Annotated[
-        int,
-        typer.Option("--processes", min=1, help="At most so many share the partitions.", show_default="one a core"),
-    ] = os.cpu_count() or 1,
-    resume: Annotated[
-        str | None,
-        typer.Option("--resume", metavar="NAME", help="Go on with an audit that was interrupted: it said how."),
-    ] = None,
-    digests: Annotated[
-        str | None,
-        typer.Option(
-            "--against",
-            metavar="URL",
-            help="Compare with the digests there (`turnlog digest seal`): finds what was altered, removed, inserted.",
-        ),
-    ] = None,
+    conversation: ConversationOption = None,
+    processes: ProcessesOption = CORES,
+    resume: ResumeOption = None,
+    digests: AgainstOption = None,
     trust: TrustOption = None,
     archive: ArchiveOption = None,
     offline: OfflineOption = False,
@@ -97,24 +104,28 @@ def verify(
         from ops.audit.shared import resume as go_on
         from ops.audit.verify import Scope, Where, verify_cluster
 
+        scope, where = Scope(partition=partition, conversation=conversation), Where(archive=archive, offline=offline)
         # First: what was meddled with may be what the audit then stumbles over.
-        evidence: list[Evidence] | None = None
-        if digests is not None and trusted is not None:
-            chosen = None if partition is None else [partition]
-            evidence = asyncio.run(compare(settings, (archive, offline), digests, trusted, chosen, conversation))
-            for line in told_of(evidence):
-                progress(line)
+        evidence = None if digests is None or trusted is None else _compared(settings, scope, where, digests, trusted)
         try:
             if resume is not None:
-                verdict: Verdict = asyncio.run(go_on(settings, resume, Team(processes, progress)))
+                verdict = asyncio.run(go_on(settings, resume, Team(processes, progress)))
             else:
-                scope = Scope(partition=partition, conversation=conversation)
-                where = Where(archive=archive, offline=offline)
                 verdict = asyncio.run(verify_cluster(settings, scope, progress, where, processes=processes))
         except Interrupted as interrupted:
             digest = "" if digests is None else f"; it leaves the digests out: `turnlog digest verify {digests}`"
             raise CommandFailed(f"interrupted; go on with: {interrupted}{digest}", INTERRUPTED) from None
     raise typer.Exit(0 if _told_all(verdict, evidence, output) else NEGATIVE)
+
+
+def _compared(settings: Settings | None, scope: Scope, where: Where, digests: str, trusted: Trust) -> list[Evidence]:
+    """What the digests say of it; for people, at once."""
+    chosen = None if scope.partition is None else [scope.partition]
+    source = (where.archive, where.offline)
+    evidence = asyncio.run(compare(settings, source, digests, trusted, chosen, scope.conversation))
+    for line in told_of(evidence):
+        progress(line)
+    return evidence
 
 
 def _told_all(verdict: Verdict, evidence: list[Evidence] | None, output: Output) -> bool:

@@ -36,22 +36,29 @@ if TYPE_CHECKING:
 
 FORMS = (".html", ".json")
 
+OutOption = Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write it: NAME.html or NAME.json.")]
+ConversationOption = Annotated[str | None, typer.Option("--conversation", help="Of this conversation alone.")]
+PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="Of this partition alone.")]
+FromOption = Annotated[
+    str, typer.Option("--from", metavar="POINT", help="Tell of what came from this time (ISO, -15m) or offset on.")
+]
+ToOption = Annotated[str, typer.Option("--to", metavar="POINT", help="Tell of what came up to it.")]
+LimitOption = Annotated[
+    int, typer.Option("--limit", min=0, help="Tell of so many conversations; those with moves and refusals first.")
+]
+ShowTextOption = Annotated[
+    bool, typer.Option("--show-text", help="Show what was said; else only how long it was. Noted in the journal.")
+]
+
 
 def report(
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write it: NAME.html or NAME.json.")],
-    conversation: Annotated[str | None, typer.Option("--conversation", help="Of this conversation alone.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", min=0, help="Of this partition alone.")] = None,
-    since: Annotated[
-        str, typer.Option("--from", metavar="POINT", help="Tell of what came from this time (ISO, -15m) or offset on.")
-    ] = "o:0",
-    until: Annotated[str, typer.Option("--to", metavar="POINT", help="Tell of what came up to it.")] = "now",
-    limit: Annotated[
-        int, typer.Option("--limit", min=0, help="Tell of so many conversations; those with moves and refusals first.")
-    ] = 50,
-    show_text: Annotated[
-        bool,
-        typer.Option("--show-text", help="Show what was said; else only how long it was. Noted in the journal."),
-    ] = False,
+    out: OutOption,
+    conversation: ConversationOption = None,
+    partition: PartitionOption = None,
+    since: FromOption = "o:0",
+    until: ToOption = "now",
+    limit: LimitOption = 50,
+    show_text: ShowTextOption = False,
     why: WhyShownOption = "",
     archive: ArchiveOption = None,
     offline: OfflineOption = False,
@@ -75,10 +82,7 @@ def report(
 
       turnlog audit report --out march.json --archive s3://backups --offline
     """
-    if out.suffix not in FORMS:
-        raise CommandFailed(f"--out: {out} ends neither in .html nor in .json", USAGE)
-    if not out.absolute().parent.is_dir():
-        raise CommandFailed(f"--out: there is no folder {out.absolute().parent}", USAGE)
+    _require_writable(out)
     settings = settings_of(kafka, postgres, namespace, archive=archive, offline=offline)
     with translated_failures():
         from ops.audit.asked import Scope, Where
@@ -106,6 +110,13 @@ def report(
     if verdict is None:
         progress(f"not verified: {made['could_not_verify']}")
     raise typer.Exit(0 if verdict is not None and verdict["ok"] else NEGATIVE)
+
+
+def _require_writable(out: Path) -> None:
+    if out.suffix not in FORMS:
+        raise CommandFailed(f"--out: {out} ends neither in .html nor in .json", USAGE)
+    if not out.absolute().parent.is_dir():
+        raise CommandFailed(f"--out: there is no folder {out.absolute().parent}", USAGE)
 
 
 async def _made(settings: Settings | None, scope: Scope, where: Where, stretch: Stretch) -> dict[str, Any]:

@@ -19,6 +19,27 @@ if TYPE_CHECKING:
 
 SEEDS = 1 << 31
 
+MinutesOption = Annotated[
+    float, typer.Option("--minutes", min=0.1, help="For so long faults begin; start, healing and proof come on top.")
+]
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", min=0, help="The same seed makes the same schedule. Without it: a new one.")
+]
+NemesisOption = Annotated[
+    list[Nemesis] | None, typer.Option("--nemesis", help="Only this kind of fault; may be given again. All of them.")
+]
+WithoutOption = Annotated[
+    Guard | None,
+    typer.Option(
+        "--without",
+        help="The control: workers run without this guard of the product. Must be caught. Without --nemesis: under "
+        "the faults that the guard is for.",
+    ),
+]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", help="New folder that keeps all of it. Without it: removed if clean.")
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -26,28 +47,11 @@ def register(app: typer.Typer) -> None:
 
 
 def chaos(
-    minutes: Annotated[
-        float,
-        typer.Option("--minutes", min=0.1, help="For so long faults begin; start, healing and proof come on top."),
-    ] = 2.0,
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="The same seed makes the same schedule. Without it: a new one.")
-    ] = None,
-    nemesis: Annotated[
-        list[Nemesis] | None,
-        typer.Option("--nemesis", help="Only this kind of fault; may be given again. All of them."),
-    ] = None,
-    without: Annotated[
-        Guard | None,
-        typer.Option(
-            "--without",
-            help="The control: workers run without this guard of the product. Must be caught. Without --nemesis: under "
-            "the faults that the guard is for.",
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="New folder that keeps all of it. Without it: removed if clean.")
-    ] = None,
+    minutes: MinutesOption = 2.0,
+    seed: SeedOption = None,
+    nemesis: NemesisOption = None,
+    without: WithoutOption = None,
+    data: DataOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Kill, stop, cut off and overload everything, and prove that every promise held.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -48,46 +48,56 @@ class Format(StrEnum):
     CSV = "csv"
 
 
+FormatArgument = Annotated[Format, typer.Argument(metavar="FORMAT", help="parquet, delta, iceberg, jsonl or csv.")]
+TargetArgument = Annotated[
+    str, typer.Argument(help="A folder, or an object store's address (s3://…); with --catalog an Iceberg namespace.")
+]
+TableOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--table", help="turns, frames, ownership, membership, runs or conversations; again for more [default: all]."
+    ),
+]
+FromOption = Annotated[
+    str | None, typer.Option("--from", help="Rows from then on: an ISO date or time, -15m, or an offset.")
+]
+ToOption = Annotated[str | None, typer.Option("--to", help="Rows before then, written as --from.")]
+ConversationOption = Annotated[
+    list[str] | None, typer.Option("--conversation", help="This conversation's rows; again for more.")
+]
+ChannelOption = Annotated[
+    list[str] | None, typer.Option("--channel", help="Rows of conversations on this channel; again for more.")
+]
+EventOption = Annotated[
+    list[str] | None, typer.Option("--event", help="Rows of this journal event (RunEnded, …); again for more.")
+]
+CatalogOption = Annotated[
+    str | None, typer.Option("--catalog", help="iceberg: a catalog of your own, as pyiceberg's configuration names it.")
+]
+FollowOption = Annotated[bool, typer.Option("--follow", help="Go on as more is committed, without end.")]
+AcceptMissingOption = Annotated[
+    bool, typer.Option("--accept-missing", help="Go on though records of the journal are gone for good.")
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
     app.command("export", rich_help_panel="Data")(export)
 
 
 def export(
-    format_: Annotated[Format, typer.Argument(metavar="FORMAT", help="parquet, delta, iceberg, jsonl or csv.")],
-    target: Annotated[
-        str,
-        typer.Argument(help="A folder, or an object store's address (s3://…); with --catalog an Iceberg namespace."),
-    ],
-    tables: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--table",
-            help="turns, frames, ownership, membership, runs or conversations; again for more [default: all].",
-        ),
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option("--from", help="Rows from then on: an ISO date or time, -15m, or an offset.")
-    ] = None,
-    until: Annotated[str | None, typer.Option("--to", help="Rows before then, written as --from.")] = None,
-    conversations: Annotated[
-        list[str] | None, typer.Option("--conversation", help="This conversation's rows; again for more.")
-    ] = None,
-    channels: Annotated[
-        list[str] | None, typer.Option("--channel", help="Rows of conversations on this channel; again for more.")
-    ] = None,
-    events: Annotated[
-        list[str] | None, typer.Option("--event", help="Rows of this journal event (RunEnded, …); again for more.")
-    ] = None,
-    catalog: Annotated[
-        str | None,
-        typer.Option("--catalog", help="iceberg: a catalog of your own, as pyiceberg's configuration names it."),
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on as more is committed, without end.")] = False,
+    format_: FormatArgument,
+    target: TargetArgument,
+    tables: TableOption = None,
+    since: FromOption = None,
+    until: ToOption = None,
+    conversations: ConversationOption = None,
+    channels: ChannelOption = None,
+    events: EventOption = None,
+    catalog: CatalogOption = None,
+    follow: FollowOption = False,
     every: EveryOption = "1m",
-    accept_missing: Annotated[
-        bool, typer.Option("--accept-missing", help="Go on though records of the journal are gone for good.")
-    ] = False,
+    accept_missing: AcceptMissingOption = False,
     archive: ArchiveOption = None,
     offline: OfflineOption = False,
     kafka: KafkaOption = None,
@@ -136,17 +146,7 @@ def export(
     if output is Output.TABLE:
         progress(work.told(outcome))
     else:
-        emit(
-            {
-                "target": target,
-                "format": format_.value,
-                "records": outcome.records,
-                "rows": outcome.rows,
-                "commits": outcome.commits,
-                "positions": outcome.positions,
-                "missing": {number: [str(gone) for gone in ranges] for number, ranges in outcome.missing.items()},
-            }
-        )
+        emit(work.document(outcome))
 
 
 def _way_on() -> str:
@@ -187,6 +187,18 @@ class _Work:
         """What a round did, for people."""
         counts = ", ".join(f"{count:,} {name}" for name, count in outcome.rows.items())
         return f"{self._address} is up to date: {outcome.records:,} new records gave {counts}"
+
+    def document(self, outcome: Outcome) -> dict[str, Any]:
+        """What a round did, for programs."""
+        return {
+            "target": self._address,
+            "format": self._format.value,
+            "records": outcome.records,
+            "rows": outcome.rows,
+            "commits": outcome.commits,
+            "positions": outcome.positions,
+            "missing": {number: [str(gone) for gone in ranges] for number, ranges in outcome.missing.items()},
+        }
 
     async def run(
         self, settings: Settings | None, archive: str | None, offline: bool, every_s: float | None

@@ -27,7 +27,7 @@ from ops.cli.moments import moment
 from ops.cli.servers import settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from ops.history import History
     from ops.replay import Target
@@ -36,6 +36,21 @@ MEMBER_COLUMNS = ("partition", "member", "group", "gateway", "since", "eligible"
 RUN_COLUMNS = ("conversation", "turn_seq", "group", "member", "run_epoch", "started", "frames", "asks")
 CONVERSATION_COLUMNS = ("conversation", "channel", "status", "head_seq", "owners", "next", "open_runs")
 CHANGE_COLUMNS = ("partition", "change", "of", "what")
+
+AtOption = Annotated[
+    str | None,
+    typer.Option("--at", metavar="POINT", help="A time (ISO, or -15m), an offset (123, o:123), lsn:123. Default: now."),
+]
+DiffOption = Annotated[
+    tuple[str, str] | None,
+    typer.Option("--diff", metavar="POINT POINT", help="What changed between two points instead."),
+]
+PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="This partition only.")]
+ConversationOption = Annotated[str | None, typer.Option("--conversation", help="This conversation only.")]
+LimitOption = Annotated[int, typer.Option("--limit", min=0, help="Conversations listed of a partition, at most.")]
+CacheOption = Annotated[
+    bool, typer.Option("--cache/--no-cache", help="Keep states on this machine, so that the next look is quick.")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,22 +70,12 @@ def register(app: typer.Typer) -> None:
 
 
 def replay(
-    at: Annotated[
-        str | None,
-        typer.Option(
-            "--at", metavar="POINT", help="A time (ISO, or -15m), an offset (123, o:123), lsn:123. Default: now."
-        ),
-    ] = None,
-    diff: Annotated[
-        tuple[str, str] | None,
-        typer.Option("--diff", metavar="POINT POINT", help="What changed between two points instead."),
-    ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", min=0, help="This partition only.")] = None,
-    conversation: Annotated[str | None, typer.Option("--conversation", help="This conversation only.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="Conversations listed of a partition, at most.")] = 100,
-    cache: Annotated[
-        bool, typer.Option("--cache/--no-cache", help="Keep states on this machine, so that the next look is quick.")
-    ] = True,
+    at: AtOption = None,
+    diff: DiffOption = None,
+    partition: PartitionOption = None,
+    conversation: ConversationOption = None,
+    limit: LimitOption = 100,
+    cache: CacheOption = True,
     archive: ArchiveOption = None,
     offline: OfflineOption = False,
     kafka: KafkaOption = None,
@@ -98,7 +103,7 @@ def replay(
     if at is not None and diff is not None:
         raise CommandFailed("--at and --diff: one of them", USAGE)
     wanted = Wanted(
-        targets=[target_of(*each) for each in _asked_points(at, diff)],
+        targets=[target_of(at or "now", "--at")] if diff is None else [target_of(each, "--diff") for each in diff],
         partition=partition,
         conversation=conversation,
         limit=limit,
@@ -119,12 +124,6 @@ def replay(
         _tell_difference(documents)
     else:
         _tell(documents)
-
-
-def _asked_points(at: str | None, diff: tuple[str, str] | None) -> Iterable[tuple[str, str]]:
-    if diff is not None:
-        return [(point, "--diff") for point in diff]
-    return [(at or "now", "--at")]
 
 
 def target_of(text: str, option: str) -> Target:

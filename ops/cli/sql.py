@@ -50,39 +50,42 @@ class Form(StrEnum):
     CSV = "csv"
 
 
+QueryArgument = Annotated[
+    str, typer.Argument(metavar="QUERY", help="One SELECT, in DuckDB's SQL; - reads it from stdin.")
+]
+TablesOption = Annotated[bool, typer.Option("--tables", help="List what a query may name, with each column's meaning.")]
+ExportOption = Annotated[
+    Path | None,
+    typer.Option("--export", metavar="DIR", help="Ask an export in this folder, of any format; nothing else is read."),
+]
+ShowTextOption = Annotated[
+    bool, typer.Option("--show-text", help="Show what was said; else only how long it is. Noted in the journal.")
+]
+AcceptMissingOption = Annotated[
+    bool, typer.Option("--accept-missing", help="Answer though records of the journal are gone for good.")
+]
+FormOption = Annotated[
+    Form, typer.Option("-o", "--output", help="table for people, json, jsonl (a document a row), csv.")
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
     app.command("sql", rich_help_panel="Data")(sql)
 
 
 def sql(
-    query: Annotated[
-        str, typer.Argument(metavar="QUERY", help="One SELECT, in DuckDB's SQL; - reads it from stdin.")
-    ] = "",
-    tables: Annotated[
-        bool, typer.Option("--tables", help="List what a query may name, with each column's meaning.")
-    ] = False,
-    export: Annotated[
-        Path | None,
-        typer.Option(
-            "--export", metavar="DIR", help="Ask an export in this folder, of any format; nothing else is read."
-        ),
-    ] = None,
-    show_text: Annotated[
-        bool,
-        typer.Option("--show-text", help="Show what was said; else only how long it is. Noted in the journal."),
-    ] = False,
-    accept_missing: Annotated[
-        bool, typer.Option("--accept-missing", help="Answer though records of the journal are gone for good.")
-    ] = False,
+    query: QueryArgument = "",
+    tables: TablesOption = False,
+    export: ExportOption = None,
+    show_text: ShowTextOption = False,
+    accept_missing: AcceptMissingOption = False,
     archive: ArchiveOption = None,
     offline: OfflineOption = False,
     kafka: KafkaOption = None,
     postgres: PostgresOption = None,
     namespace: NamespaceOption = None,
-    output: Annotated[
-        Form, typer.Option("-o", "--output", help="table for people, json, jsonl (a document a row), csv.")
-    ] = Form.TABLE,
+    output: FormOption = Form.TABLE,
 ) -> None:
     """Ask the journal in SQL: a live system, an archive, or an export.
 
