@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -13,29 +12,11 @@ import httpx
 from tests.acceptance.test_people_frames import socket
 from tests.support.command import turnlog_async
 from tests.support.gateway_world import Peer
-from tests.support.up import Up
+from tests.support.up import Up, add_channels
 from tests.support.waiting import until
 from turnlog import Agent, Turn
 
 CLIENT = "/api/v1/converger"
-
-
-async def apply(up: Up, folder: Path, shop: str, desk: str, agents: str) -> dict[str, str]:
-    """Channels of its own; the secrets."""
-    listed = await turnlog_async("channel", "list", "-o", "json", environment=up.environment)
-    document = {name: listed.document[name] for name in ("channels", "routes")}
-    document["channels"] += [
-        {"id": shop, "kind": "web", "middleware": [{"mask": {"pattern": r"\d{4}-\d{4}", "with": "****"}}]},
-        {"id": desk, "kind": "web", "sees": "all"},
-        {"id": agents, "kind": "websocket", "group_settle_ms": 0},
-    ]
-    document["routes"] += [{"from": shop, "to": [agents, desk], "replies": "origin"}]
-    file = folder / "channels.json"
-    file.write_text(json.dumps(document))
-    applied = await turnlog_async("channel", "apply", str(file), "--yes", "-o", "json", environment=up.environment)
-    assert applied.code == 0, applied.err
-    secrets: dict[str, str] = applied.document["secrets"]
-    return secrets
 
 
 async def said(peer: Peer, upto: int) -> list[tuple[int, str]]:
@@ -57,7 +38,13 @@ async def answer(turn: Turn) -> AsyncGenerator[str, None]:
 async def test_two_channels_share_a_conversation_and_each_is_shown_what_is_for_it(up: Up, tmp_path: Path) -> None:
     name = uuid.uuid4().hex[:8]
     shop, desk, agents = f"shop-{name}", f"desk-{name}", f"bots-{name}"
-    secrets = await apply(up, tmp_path, shop, desk, agents)
+    channels: list[dict[str, Any]] = [
+        {"id": shop, "kind": "web", "middleware": [{"mask": {"pattern": r"\d{4}-\d{4}", "with": "****"}}]},
+        {"id": desk, "kind": "web", "sees": "all"},
+        {"id": agents, "kind": "websocket", "group_settle_ms": 0},
+    ]
+    routes = [{"from": shop, "to": [agents, desk], "replies": "origin"}]
+    secrets = await add_channels(up, tmp_path, channels, routes)
     agent = Agent(up.gateways[0], channel_secret=secrets[agents], flush_every=0)
     agent.on_turn(answer)
     async with httpx.AsyncClient(base_url=up.gateways[0], timeout=30) as here:
@@ -93,16 +80,9 @@ async def test_an_agents_channel_opens_a_conversation_follows_it_at_any_gateway_
 ) -> None:
     name = uuid.uuid4().hex[:8]
     bridge, phone, bots = f"bridge-{name}", f"phone-{name}", f"bots-{name}"
-    listed = await turnlog_async("channel", "list", "-o", "json", environment=up.environment)
-    document = {each: listed.document[each] for each in ("channels", "routes")}
-    document["channels"] += [{"id": id_, "kind": "websocket", "group_settle_ms": 0} for id_ in (bridge, bots)]
-    document["channels"] += [{"id": phone, "kind": "web"}]
-    document["routes"] += [{"from": bridge, "to": [bots, phone]}]
-    (tmp_path / "channels.json").write_text(json.dumps(document))
-    file = str(tmp_path / "channels.json")
-    applied = await turnlog_async("channel", "apply", file, "--yes", "-o", "json", environment=up.environment)
-    assert applied.code == 0, applied.err
-    secrets = applied.document["secrets"]
+    of_agents: list[dict[str, Any]] = [{"id": id_, "kind": "websocket", "group_settle_ms": 0} for id_ in (bridge, bots)]
+    channels = [*of_agents, {"id": phone, "kind": "web"}]
+    secrets = await add_channels(up, tmp_path, channels, [{"from": bridge, "to": [bots, phone]}])
     agent = Agent(up.gateways[0], channel_secret=secrets[bots], flush_every=0)
     agent.on_turn(answer)
     async with httpx.AsyncClient(base_url=up.gateways[0], timeout=30) as here:

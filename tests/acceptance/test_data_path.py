@@ -10,43 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
 
 from ops.embedded import EmbeddedStack
-from streams.runtime.codec import Codec
-from streams.topics import Topics, ensure
-from tests.support.exports import seeded_history
+from tests.support.exports import seeded_history, write_seeded
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "data.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-CODEC = Codec()
-
-
-async def fill(kafka: str, namespace: str) -> None:
-    topics = Topics(namespace)
-    admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
-    await admin.start()
-    try:
-        await ensure(admin, topics, partitions=2)
-    finally:
-        await admin.close()
-    producer = AIOKafkaProducer(bootstrap_servers=kafka)
-    await producer.start()
-    try:
-        for partition, records in enumerate(seeded_history(length=120)._records):
-            for _, entry in records:
-                key = entry.event.conversation_id
-                await producer.send(
-                    topics.conversations,
-                    CODEC.encode_entry(entry),
-                    key=None if key is None else key.encode(),
-                    partition=partition,
-                )
-        await producer.flush()
-    finally:
-        await producer.stop()
+LENGTH = 120
 
 
 def run(kind: str, text: str, folder: Path, environment: dict[str, str]) -> str:
@@ -70,7 +41,7 @@ def run(kind: str, text: str, folder: Path, environment: dict[str, str]) -> str:
 @pytest.fixture
 def environment(stack: EmbeddedStack, fresh_namespace: str, tmp_path: Path) -> dict[str, str]:
     """What a shell in the repository's root has; the page's topics are the namespace's."""
-    asyncio.run(fill(stack.kafka, fresh_namespace))
+    asyncio.run(write_seeded(stack.kafka, fresh_namespace, LENGTH, timed=False))
     for name in ("docs", "schemas"):
         (tmp_path / name).symlink_to(ROOT / name)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNLOG_")}
@@ -94,7 +65,7 @@ def test_every_block_of_the_page_runs_and_says_what_is_there(environment: dict[s
         )
         outputs.append((text, run(kind, named, tmp_path, environment)))
     said = "".join(output for _, output in outputs)
-    rows = seeded_history(length=120).rows()
+    rows = seeded_history(length=LENGTH).rows()
     [count] = [output for text, output in outputs if "to_pyarrow_table" in text]
     assert int(count) == len(rows["turns"])
     [count] = [output for text, output in outputs if "load_catalog" in text]

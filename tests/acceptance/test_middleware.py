@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from pathlib import Path
+from typing import Any
 
 from tests.acceptance.test_public_clients import CLIENTS, Person
-from tests.support.command import turnlog_async
 from tests.support.program import program
-from tests.support.up import Up
+from tests.support.up import Up, add_channels
 from tests.support.waiting import until
-
-
-async def apply(up: Up, folder: Path, people: str, agents: str) -> dict[str, str]:
-    """Two channels more, of which one masks and filters; their secrets."""
-    listed = await turnlog_async("channel", "list", "-o", "json", environment=up.environment)
-    document = {name: listed.document[name] for name in ("channels", "routes")}
-    steps = [{"mask": {"pattern": r"\d{4}-\d{4}", "with": "****"}}, {"filter": {"types": ["buttons", "run"]}}]
-    document["channels"] += [
-        {"id": people, "kind": "web", "middleware": steps},
-        {"id": agents, "kind": "websocket", "group_settle_ms": 0},
-    ]
-    document["routes"] += [{"from": people, "to": [agents]}]
-    file = folder / "channels.json"
-    file.write_text(json.dumps(document))
-    applied = await turnlog_async("channel", "apply", str(file), "--yes", "-o", "json", environment=up.environment)
-    assert applied.code == 0, applied.err
-    secrets: dict[str, str] = applied.document["secrets"]
-    return secrets
 
 
 async def test_a_person_is_shown_what_is_masked_and_no_gap_where_something_is_filtered(
@@ -36,7 +17,12 @@ async def test_a_person_is_shown_what_is_masked_and_no_gap_where_something_is_fi
 ) -> None:
     name = uuid.uuid4().hex[:8]
     people, agents = f"shop-{name}", f"bots-{name}"
-    secrets = await apply(up, tmp_path, people, agents)
+    steps = [{"mask": {"pattern": r"\d{4}-\d{4}", "with": "****"}}, {"filter": {"types": ["buttons", "run"]}}]
+    channels: list[dict[str, Any]] = [
+        {"id": people, "kind": "web", "middleware": steps},
+        {"id": agents, "kind": "websocket", "group_settle_ms": 0},
+    ]
+    secrets = await add_channels(up, tmp_path, channels, [{"from": people, "to": [agents]}])
     url = up.gateways[0]
     agent = program(clients_python, str(CLIENTS / "agent.py"), url, "A", "g", environment={"SECRET": secrets[agents]})
     user = program(clients_python, str(CLIENTS / "user.py"), url, environment={"SECRET": secrets[people]})

@@ -8,47 +8,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
 
 from ops.embedded import EmbeddedStack
-from streams.core.events import Entry
 from streams.fence.migrate import migrate
-from streams.runtime.codec import Codec
 from streams.settings import Settings
-from streams.topics import Topics, ensure
 from tests.support.command import turnlog_async
-from tests.support.exports import seeded_history
+from tests.support.exports import seeded_history, write_seeded
 
-CODEC = Codec()
+LENGTH = 100
 
 
 @pytest.fixture
 async def environment(stack: EmbeddedStack, settings: Settings) -> dict[str, str]:
     """A deployment's journal: what `seeded_history` has, at the same offsets but for the markers' ones."""
-    topics = Topics(settings.namespace)
-    admin = AIOKafkaAdminClient(bootstrap_servers=stack.kafka)
-    await admin.start()
-    try:
-        await ensure(admin, topics, partitions=2)
-    finally:
-        await admin.close()
-    producer = AIOKafkaProducer(bootstrap_servers=stack.kafka)
-    await producer.start()
-    try:
-        for partition, entries in enumerate(journals()):
-            for entry in entries:
-                key = entry.event.conversation_id
-                await producer.send(
-                    topics.conversations,
-                    CODEC.encode_entry(entry),
-                    key=None if key is None else key.encode(),
-                    partition=partition,
-                    timestamp_ms=entry.timestamp,
-                )
-        await producer.flush()
-    finally:
-        await producer.stop()
+    await write_seeded(stack.kafka, settings.namespace, LENGTH, timed=True)
     return {
         "TURNLOG_KAFKA": stack.kafka,
         "TURNLOG_NAMESPACE": settings.namespace,
@@ -56,15 +29,11 @@ async def environment(stack: EmbeddedStack, settings: Settings) -> dict[str, str
     }
 
 
-def journals() -> list[list[Entry]]:
-    return [[entry for _, entry in records] for records in seeded_history(length=100)._records]
-
-
 async def test_a_journal_is_exported_asked_and_gone_on_with(environment: dict[str, str], tmp_path: Path) -> None:
     target = str(tmp_path / "tables")
     ended = await turnlog_async("export", "parquet", target, "-o", "json", environment=environment)
     assert ended.code == 0, ended.err
-    assert ended.document["records"] == sum(len(entries) for entries in journals())
+    assert ended.document["records"] == sum(map(len, seeded_history(length=LENGTH)._records))
     again = await turnlog_async("export", "parquet", target, "-o", "json", environment=environment)
     assert (again.document["records"], again.document["commits"]) == (0, 0)
     counted = "select count(*) as n, count(distinct conversation_id) as c from turns"

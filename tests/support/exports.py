@@ -9,6 +9,8 @@ from typing import Any
 
 import duckdb
 import msgspec
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
 from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
 
@@ -23,6 +25,8 @@ from ops.history.port import Missing, Range, Recorded
 from streams.core.events import Entry
 from streams.core.fold import step
 from streams.core.state import Partition
+from streams.runtime.codec import Codec
+from streams.topics import Topics, ensure
 from tests.support.command_sequences import seeded_commands
 from turnlog.data.fold import Fold
 from turnlog.data.tables import BY_NAME, TABLES, arrow
@@ -98,6 +102,30 @@ def seeded_history(partitions: int = 2, length: int = 150, **more: Any) -> Memor
         entries = [entry for command in seeded_commands(seed, length) for entry in step(state, command, 1)]
         journals.append([with_ids_of(entry, seed) for entry in entries])
     return MemoryHistory(journals, **more)
+
+
+async def write_seeded(kafka: str, namespace: str, length: int, *, timed: bool) -> None:
+    """Topics with the journals of `seeded_history(length=length)`, of two partitions, without transactions.
+    `timed`: records bear their entries' times, not the time at which they are written."""
+    topics, codec = Topics(namespace), Codec()
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
+    await admin.start()
+    try:
+        await ensure(admin, topics, partitions=2)
+    finally:
+        await admin.close()
+    async with AIOKafkaProducer(bootstrap_servers=kafka) as producer:
+        for partition, records in enumerate(seeded_history(length=length)._records):
+            for _, entry in records:
+                key = entry.event.conversation_id
+                await producer.send(
+                    topics.conversations,
+                    codec.encode_entry(entry),
+                    key=None if key is None else key.encode(),
+                    partition=partition,
+                    timestamp_ms=entry.timestamp if timed else None,
+                )
+        await producer.flush()
 
 
 def with_ids_of(entry: Entry, partition: int) -> Entry:

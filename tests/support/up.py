@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from tests.support.command import turnlog_async
 
 STOP_S = 60.0
 
@@ -50,6 +52,23 @@ class Up:
     def secret(self, channel: str) -> str:
         """Login secret of a channel."""
         return next(str(each["secret"]) for each in self.document["channels"] if each["id"] == channel)
+
+
+async def add_channels(
+    up: Up, folder: Path, channels: Sequence[Mapping[str, Any]], routes: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    """Channels and routes beside those that are there; the new channels' login secrets."""
+    listed = await turnlog_async("channel", "list", "-o", "json", environment=up.environment)
+    document = {
+        "channels": [*listed.document["channels"], *channels],
+        "routes": [*listed.document["routes"], *routes],
+    }
+    file = folder / "channels.json"
+    file.write_text(json.dumps(document))
+    applied = await turnlog_async("channel", "apply", str(file), "--yes", "-o", "json", environment=up.environment)
+    assert applied.code == 0, applied.err
+    secrets: dict[str, str] = applied.document["secrets"]
+    return secrets
 
 
 @contextmanager
