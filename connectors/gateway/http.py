@@ -129,6 +129,14 @@ def optional(body: dict[str, Any], field: str, kind: type, where: str = "") -> A
     return value
 
 
+def identifier(body: dict[str, Any], field: str, most: int) -> str:
+    """The field's value, which has to be there: a name of at most so many characters. Raises `invalid_message`."""
+    value: str = optional(body, field, str) or ""
+    if not 0 < len(value) <= most:
+        raise ProtocolError("invalid_message", f"{field}: a string of 1 to {most} characters", details={"field": field})
+    return value
+
+
 def reason(body: dict[str, Any], field: str = "reason") -> str:
     """Why somebody does it, for who reads the log; empty where nothing is said. Raises `invalid_message`."""
     text: str = optional(body, field, str) or ""

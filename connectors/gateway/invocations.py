@@ -21,7 +21,7 @@ from connectors.gateway.authorization import Caller
 from connectors.gateway.call_events import CallStream, output_of, page_of
 from connectors.gateway.call_state import Call, error_of
 from connectors.gateway.clock import wall_ms
-from connectors.gateway.http import json_body, json_response, optional
+from connectors.gateway.http import identifier, json_body, json_response, optional
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import MAX_ID, check_text, json_text
 from connectors.gateway.protocol.render import iso
@@ -88,7 +88,7 @@ async def submit(gateway: Gateway, request: Request) -> Response:
 
 
 def _parsed(body: dict[str, Any]) -> tuple[Invocation, str, dict[str, Any] | None]:
-    id_, agent = _named(body, "id"), _named(body, "agent")
+    id_, agent = identifier(body, "id", ID_MAX), identifier(body, "agent", ID_MAX)
     if "/" in id_:
         raise ProtocolError("invalid_message", f"id: 1 to {ID_MAX} characters without `/`", details={"field": "id"})
     text, data = _input(body)
@@ -302,15 +302,6 @@ def _thread(request: Request) -> str:
     if not 0 < len(value) <= MAX_ID or "\0" in value or "/" in value:
         raise ProtocolError("invalid_message", f"thread: 1 to {MAX_ID} characters without `/`")
     return value
-
-
-def _named(body: dict[str, Any], field: str) -> str:
-    value = optional(body, field, str)
-    if value is None or not 0 < len(value) <= ID_MAX:
-        raise ProtocolError(
-            "invalid_message", f"{field}: a string of 1 to {ID_MAX} characters", details={"field": field}
-        )
-    return str(value)
 
 
 def _number(body: dict[str, Any], field: str, default: int, *, low: int, high: int) -> int:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from connectors.gateway import http
-from connectors.gateway.http import conversation_id, json_body, json_response, need_operator, optional
+from connectors.gateway.http import conversation_id, identifier, json_body, json_response, need_operator
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import MAX_ID
 
@@ -40,7 +40,7 @@ def routes(gateway: Gateway) -> list[Route]:
 async def move(gateway: Gateway, request: Request) -> Response:
     """Give a conversation to a member: its open runs now, its turns for as long as the member is there."""
     by, body = await _asked(gateway, request)
-    conversation, why, to = conversation_id(request), _why(body), _id(body, "to")
+    conversation, why, to = conversation_id(request), _why(body), identifier(body, "to", MAX_ID)
     headers = http.trace_headers(request)
     await gateway.commands.move_conversation(conversation, to=to, group="", by=by, reason=why, headers=headers)
     return json_response({"conversation": conversation, "to": to, "by": by})
@@ -50,7 +50,7 @@ async def release(gateway: Gateway, request: Request) -> Response:
     """Take a conversation from who has it: its open runs go to the next in rank, and a move is undone."""
     by, body = await _asked(gateway, request)
     conversation, why = conversation_id(request), _why(body)
-    group = _id(body, "group") if body.get("group") is not None else ""
+    group = identifier(body, "group", MAX_ID) if body.get("group") is not None else ""
     headers = http.trace_headers(request)
     await gateway.commands.move_conversation(conversation, to=None, group=group, by=by, reason=why, headers=headers)
     return json_response({"conversation": conversation, "to": None, "by": by})
@@ -101,15 +101,6 @@ def _why(body: dict[str, Any]) -> str:
     if not why.strip():
         raise ProtocolError("invalid_message", "why: say why, for the journal", details={"field": "why"})
     return why
-
-
-def _id(body: dict[str, Any], field: str) -> str:
-    value = optional(body, field, str)
-    if value is None or not 0 < len(value) <= MAX_ID:
-        raise ProtocolError(
-            "invalid_message", f"{field}: a string of 1 to {MAX_ID} characters", details={"field": field}
-        )
-    return str(value)
 
 
 def _partition(gateway: Gateway, request: Request) -> int:

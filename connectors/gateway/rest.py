@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -90,28 +91,37 @@ async def create_conversation(gateway: Gateway, request: Request) -> Response:
 
 async def _create_owned(gateway: Gateway, request: Request, claims: Claims) -> Response:
     user = optional(optional(await json_body(request), "user", dict) or {}, "id", str, "user.")
-    opener = claims if user is None else msgspec.structs.replace(claims, user=check_user(user), named=True)
     # Without a person it is nobody's elsewhere but of those channels that see all.
-    opener = opener if user is not None else msgspec.structs.replace(claims, named=False)
+    named = {"user": check_user(user), "named": True} if user is not None else {"named": False}
+    opener = msgspec.structs.replace(claims, **named)
     created = await gateway.commands.open_conversation(
         opener, key=http.idempotency_key(request), headers=http.trace_headers(request)
     )
     return json_response({**_token(gateway, claims), "conversationId": created, "streamUrl": _socket(request)}, 201)
 
 
+Find = Callable[[Claims, str], Awaitable[ConversationInfo]]
+
+
 async def _seen(gateway: Gateway, request: Request) -> tuple[Claims, ConversationInfo]:
     """Whoever asks, and the conversation: its person, or its own channel of agents."""
+    return await _found(gateway, request, gateway.conversation_for)
+
+
+async def _own(gateway: Gateway, request: Request) -> tuple[Claims, ConversationInfo]:
+    """As `_seen`, for what only those of its own channel may do."""
+    return await _found(gateway, request, gateway.own_conversation)
+
+
+async def _found(gateway: Gateway, request: Request, for_person: Find) -> tuple[Claims, ConversationInfo]:
     claims = await any_claims(gateway, http.bearer(request))
-    if claims.scope is Scope.CHANNEL:
-        return claims, await _of_channel(gateway, request, claims)
-    return claims, await gateway.conversation_for(claims, conversation_id(request))
-
-
-async def _of_channel(gateway: Gateway, request: Request, claims: Claims) -> ConversationInfo:
-    info = await gateway.conversation(conversation_id(request))
+    wanted = conversation_id(request)
+    if claims.scope is not Scope.CHANNEL:
+        return claims, await for_person(claims, wanted)
+    info = await gateway.conversation(wanted)
     if info.channel != claims.channel:
         raise ProtocolError("conversation_not_found", "no such conversation of this channel's own")
-    return info
+    return claims, info
 
 
 async def get_conversation(gateway: Gateway, request: Request) -> Response:
@@ -130,14 +140,6 @@ def _bound(gateway: Gateway, request: Request, claims: Claims, conversation: str
 def _socket(request: Request) -> str:
     scheme = "wss" if request.url.scheme == "https" else "ws"
     return f"{scheme}://{request.url.netloc}/socket/converger/v1"
-
-
-async def _own(gateway: Gateway, request: Request) -> tuple[Claims, ConversationInfo]:
-    """As `_seen`, for what only those of its own channel may do."""
-    claims = await any_claims(gateway, http.bearer(request))
-    if claims.scope is Scope.CHANNEL:
-        return claims, await _of_channel(gateway, request, claims)
-    return claims, await gateway.own_conversation(claims, conversation_id(request))
 
 
 async def close_conversation(gateway: Gateway, request: Request) -> Response:

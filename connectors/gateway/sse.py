@@ -108,10 +108,10 @@ class EventStream:
             if entry.event.seq:
                 self._put(self._viewer.offer(self._item(Stored(entry))))
                 continue
+            shown = self._showing.entry(entry)
             if self._viewer.phase is Phase.LIVE:
-                shown = transient(self._showing.entry(entry))
-                self._put([encode(frame) for frame in shown if not self._showing.hides(frame["type"])])
-            notices = (superseded_seqs(entry), edited(self._showing.entry(entry)))
+                self._put([encode(frame) for frame in transient(shown) if not self._showing.hides(frame["type"])])
+            notices = (superseded_seqs(entry), edited(shown))
             self._put([encode(notice) for notice in notices if notice is not None])
         if self._viewer.load_after is not None:
             self._news.set()

@@ -28,7 +28,7 @@ from ops.cli.common import (
     show_rows,
     translated_failures,
 )
-from ops.cli.digest import TrustOption, trust_from
+from ops.cli.digest import TrustOption, digests_at, trust_from
 from ops.cli.durations import seconds_of
 from ops.cli.errors import NEGATIVE, CommandFailed
 from ops.cli.servers import NO_POSTGRES
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ops.archive.checking import PartitionCheck
     from ops.archive.history import ArchiveHistory
     from ops.archive.trimming import Plan
+    from ops.digest.statements import Digests
     from ops.history import Range
     from streams.settings import Settings
 
@@ -282,8 +283,8 @@ def trim(
     settings = settings_from(kafka, postgres, namespace)
     before_ms = int((time.time() - keep_s) * 1000)
     with translated_failures():
-        trusted = None if digests is None else trust_from(trust)
-        plans = asyncio.run(_planned(settings, url, (digests, trusted), before_ms, keep_records))
+        sealed = None if digests is None else digests_at(digests, trust_from(trust))
+        plans = asyncio.run(_planned(settings, url, sealed, before_ms, keep_records))
         for problem in (problem for plan in plans for problem in plan.problems):
             progress(f"DIFFERS: {problem}")
         total = sum(len(plan.deletes) for plan in plans)
@@ -297,23 +298,17 @@ def trim(
         raise typer.Exit(NEGATIVE)
 
 
-async def _planned(
-    settings: Settings, url: str, sealed: tuple[str | None, Any], before_ms: int, tail: int
-) -> list[Plan]:
+async def _planned(settings: Settings, url: str, digests: Digests | None, before_ms: int, tail: int) -> list[Plan]:
     from ops.archive.trimming import Safe
     from ops.database import Database
-    from ops.digest.statements import Digests
     from ops.history.joined import require_same
     from ops.history.live import live_history
-    from ops.history.place import place_at
 
-    where, trusted = sealed
     archive = await _opened(url)
     database = Database(settings.postgres)
     try:
         async with live_history(settings) as live:
             require_same(archive, live)
-            digests = None if where is None else Digests(place_at(where), trusted)
             safe = Safe(live=live, archive=archive, digests=digests, database=database, notify=progress)
             return await safe.plans(before_ms, tail)
     finally:

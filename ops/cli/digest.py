@@ -32,6 +32,7 @@ from ops.cli.servers import NO_POSTGRES, settings_of
 if TYPE_CHECKING:
     from ops.digest.against import Evidence
     from ops.digest.keys import Trust
+    from ops.digest.statements import Digests
     from streams.settings import Settings
 
 app = typer.Typer(
@@ -72,6 +73,14 @@ def trust_from(given: Sequence[str] | None, key: Any = None) -> Trust:
 
     with key_failures():
         return trusted(given or (), key)
+
+
+def digests_at(url: str, trust: Trust) -> Digests:
+    """The digests at `url`; `trust`: whose signatures are believed."""
+    from ops.digest.statements import Digests
+    from ops.history.place import place_at
+
+    return Digests(place_at(url), trust)
 
 
 @contextmanager
@@ -140,15 +149,13 @@ class _Sealing:
 
     async def run(self, settings: Settings | None, archive: str | None, offline: bool, every_s: float | None) -> int:
         from ops.digest.sealing import Sealer
-        from ops.digest.statements import Digests
         from ops.history import open_history
         from ops.history.following import follow
-        from ops.history.place import place_at
 
         sealed = 0
         url, trust = self._where
         async with open_history(settings, archive, offline=offline) as history:
-            sealer = Sealer(history, Digests(place_at(url), trust), self._signer, notify=progress, **self._how)
+            sealer = Sealer(history, digests_at(url, trust), self._signer, notify=progress, **self._how)
 
             async def once() -> None:
                 nonlocal sealed
@@ -182,10 +189,9 @@ def list_statements(
 def _statements(url: str, trust: Trust, partition: int | None) -> list[dict[str, Any]]:
     import msgspec
 
-    from ops.digest.statements import Digests, partitions_at
-    from ops.history.place import place_at
+    from ops.digest.statements import partitions_at
 
-    digests = Digests(place_at(url), trust)
+    digests = digests_at(url, trust)
     wanted = partitions_at(digests.place) if partition is None else [partition]
     return [
         {
@@ -251,10 +257,7 @@ def _head(text: str) -> tuple[int, str]:
 
 
 def _absent(url: str, trust: Trust, heads: Sequence[tuple[int, str]]) -> list[str]:
-    from ops.digest.statements import Digests
-    from ops.history.place import place_at
-
-    digests = Digests(place_at(url), trust)
+    digests = digests_at(url, trust)
     return [
         f"partition {partition}: the head {digest} that was noted is not in the chain: digests were taken away, or "
         "others put in their place"
@@ -276,9 +279,7 @@ async def compare(
     `partitions`: of these (None: all), or of the one that `conversation` lies in.
     """
     from ops.digest.against import against
-    from ops.digest.statements import Digests
     from ops.history import HistoryUnavailable, open_history
-    from ops.history.place import place_at
     from streams.runtime.partitioning import partition_of
 
     def told(partition: int, offset: int, end: int) -> None:
@@ -288,7 +289,7 @@ async def compare(
     async with open_history(settings, archive, offline=offline) as history:
         if conversation is not None:
             partitions = [partition_of(conversation, history.partitions)]
-        evidence = await against(history, Digests(place_at(url), trust), partitions=partitions, progress=told)
+        evidence = await against(history, digests_at(url, trust), partitions=partitions, progress=told)
     if not any(len(each.sealed) or each.count for each in evidence):
         # To say that all is well of what nobody sealed, or at a mistyped address, would be worse than to say nothing.
         raise HistoryUnavailable(f"nothing is sealed at {url}: there is nothing to compare with")

@@ -87,14 +87,15 @@ class UserJournal(Session):
         self._write(ack(client_id, message_id=message_id_of(event), seq=seq, timestamp=entry.timestamp))
 
     def _transient(self, entry: Entry) -> None:
+        shown = self.shown(entry)
         if self._viewer.phase is Phase.LIVE:
-            for shown in transient(self.shown(entry)):
-                if not self.hides(shown["type"]):
-                    self._write(shown)
+            for frame in transient(shown):
+                if not self.hides(frame["type"]):
+                    self._write(frame)
         # Also while history is read: what was written before is not read again.
         if self._told_superseded and (notice := superseded_seqs(entry)) is not None:
             self._write(notice)
-        if self._told_edits and (changed := edited(self.shown(entry))) is not None:
+        if self._told_edits and (changed := edited(shown)) is not None:
             self._write(changed)
 
     def _item(self, entry: Entry, *, superseded: bool = False) -> Item:
