@@ -66,7 +66,7 @@ def test_every_block_of_the_page_runs_and_says_what_is_there(environment: dict[s
         outputs.append((text, run(kind, named, tmp_path, environment)))
     said = "".join(output for _, output in outputs)
     rows = seeded_history(length=LENGTH).rows()
-    [count] = [output for text, output in outputs if "to_pyarrow_table" in text]
+    [count] = [output for text, output in outputs if ".count()" in text]
     assert int(count) == len(rows["turns"])
     [count] = [output for text, output in outputs if "load_catalog" in text]
     assert int(count) == len(rows["turns"])

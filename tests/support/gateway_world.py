@@ -57,6 +57,7 @@ from streams.runtime.live import LiveSignal
 from streams.runtime.partitioning import partition_of
 from streams.runtime.signals import Goodbye, Heartbeat, Signal
 from streams.settings import Settings, load_settings
+from tests.support.waiting import LIMIT_S
 
 SECRETS = {f"{channel}-secret": channel for channel in ("web", "agents", "shut", "desk", "phone")}
 API_KEY = "tlk_test"
@@ -491,8 +492,8 @@ class Peer:
         """An agent's frame, in its envelope."""
         await self.send({"conversationId": conversation, "frame": frame})
 
-    async def frame(self, within_s: float = 5.0) -> dict[str, Any]:
-        """The next frame, whatever it is."""
+    async def frame(self, within_s: float = LIMIT_S) -> dict[str, Any]:
+        """The next frame, whatever it is. A machine may stand still for seconds: a test that means a bound names it."""
         async with asyncio.timeout(within_s):
             frame: dict[str, Any] = json.loads(await self.raw.recv())
         if Peer.check is not None:

@@ -10,6 +10,7 @@ import pytest
 
 from connectors.gateway.protocol import limits, resume, viewer
 from tests.support.gateway_world import Peer, Served, World, bearer, serve, settings_for
+from tests.support.waiting import LIMIT_S
 from tests.unit.gateway.conftest import SCHEMAS, own_frames, server_frames
 
 # What agents say and the public copy has no schema of (its README): their natives, runs and errors, and what is ours.
@@ -46,7 +47,7 @@ class Recorded(Peer):
         self.record.append((f"{self.kind}-to-server", frame))
         await super().send(frame)
 
-    async def frame(self, within_s: float = 5.0) -> dict[str, Any]:
+    async def frame(self, within_s: float = LIMIT_S) -> dict[str, Any]:
         frame = await super().frame(within_s)
         self.record.append((f"server-to-{self.kind}", frame))
         return frame
