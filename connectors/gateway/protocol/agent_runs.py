@@ -126,9 +126,8 @@ class AgentRuns(Session):
         if slow or self._delivery.turn_written(conversation_id) < event.turn_seq:
             return
         if self.adopts:
-            stop = refusal(RefusedReason.FENCED, "run: others had it meanwhile; it is given to you again")
-            named = {"run": event.run_id, "runEpoch": event.run_epoch - 1}
-            self._tell(conversation_id, encode(stop.frame() | named))
+            why = "run: others had it meanwhile; it is given to you again"
+            self._tell(conversation_id, _fenced(event.run_id, event.run_epoch - 1, why))
         elif not self._delivery.holds_another_run_in(conversation_id, event.run_id):  # abort would hit the other one
             self._tell(conversation_id, ABORT)
 
@@ -195,8 +194,8 @@ class AgentRuns(Session):
         held = self._delivery.release(run_id)
         refused = run_id in self._refused
         self._refused.discard(run_id)
-        if held is not None and not refused and not self.holds_run_in(held.conversation_id):
-            self._tell(held.conversation_id, ABORT)
+        if held is not None and not refused:
+            self._stop(held, _fenced(run_id, held.run_epoch, "run: it is another's now"))
         return self._drain()
 
     def run_ended(self, run_id: str, status: RunStatus, now: int) -> list[Action]:
@@ -204,9 +203,17 @@ class AgentRuns(Session):
         self._now = now
         held = self._delivery.release(run_id)
         self._refused.discard(run_id)
-        if held is not None and status in CANCELLED and not self.holds_run_in(held.conversation_id):
-            self._tell(held.conversation_id, ABORT)
+        if held is not None and status in CANCELLED:
+            self._stop(held, encode({"type": "abort", "run": run_id, "runEpoch": held.run_epoch}))
         return self._drain()
+
+    def _stop(self, held: Held, named: bytes) -> None:
+        """Its process is to stop working on a run. `named` says on which, to those that know runs by their names; the
+        others stop whatever they do in the conversation, and so are told only where they have nothing else to do."""
+        if self.adopts:
+            self._tell(held.conversation_id, named)
+        elif not self.holds_run_in(held.conversation_id):
+            self._tell(held.conversation_id, ABORT)
 
     def _tell(self, conversation_id: str, frame: bytes) -> None:
         """Write a conversation's frame. The journal may show a turn of this member before the welcome is written."""
@@ -218,6 +225,11 @@ class AgentRuns(Session):
 
 def _of(entry: Entry) -> str:
     return turn_of(entry).conversation_id or ""
+
+
+def _fenced(run_id: str, run_epoch: int, why: str) -> bytes:
+    """What stops a process that works on a run that is another's: it says nothing more of it."""
+    return encode(refusal(RefusedReason.FENCED, why).frame() | {"run": run_id, "runEpoch": run_epoch})
 
 
 def _run_fields(event: RunMoved) -> dict[str, Any]:

@@ -218,6 +218,28 @@ async def test_an_edited_message_is_answered_anew(served: Served) -> None:
             await conversation.edit(sent.id, "too late")
 
 
+async def test_of_several_runs_of_a_conversation_only_the_one_that_ended_is_stopped(served: Served) -> None:
+    given: list[str] = []
+    go_on = asyncio.Event()
+
+    async def answer(turn: Turn) -> str:
+        given.append(turn.text)
+        await go_on.wait()
+        return f"about {turn.text}"
+
+    async with serving(served, on_turn=answer), Client(served.url, channel_secret="web-secret", user="ann") as client:
+        conversation = await client.open()
+        await conversation.send("one")
+        second = await conversation.send("two")
+        await until(lambda: given == ["one"])
+        await conversation.edit(second.id, "two, rather")
+        go_on.set()
+        messages = conversation.messages()
+        shown = [await anext(messages) for _ in range(4)]
+        assert [each.text for each in shown] == ["one", "two, rather", "about one", "about two, rather"]
+        assert given == ["one", "two, rather"], "the turn that was edited is not answered as it was"
+
+
 async def test_what_else_a_client_says_reaches_the_agents_handler_of_frames(served: Served) -> None:
     heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 

@@ -41,7 +41,9 @@ def user(expires_at: int = FAR) -> UserSession:
     return session
 
 
-def agent(watermarks: dict[str, int] | None = None, *, joined: bool = True) -> AgentSession:
+def agent(
+    watermarks: dict[str, int] | None = None, *, joined: bool = True, capabilities: tuple[str, ...] = ()
+) -> AgentSession:
     numbers = count(1)
     session = AgentSession(
         partition_of=lambda _: 0,
@@ -52,7 +54,8 @@ def agent(watermarks: dict[str, int] | None = None, *, joined: bool = True) -> A
         mint=lambda: f"r{next(numbers)}",
         now=NOW,
     )
-    (hello,) = session.receive(json.dumps({"type": "hello", "watermarks": watermarks or {}}), NOW)
+    said = {"type": "hello", "watermarks": watermarks or {}, "capabilities": capabilities}
+    (hello,) = session.receive(json.dumps(said), NOW)
     assert isinstance(hello, OpenMember)
     session.opened(NOW)
     if joined:
@@ -236,6 +239,17 @@ def test_a_lost_run_is_aborted_unless_another_runs_there() -> None:
     assert written(session.run_lost("conv/1/g", NOW)) == []
     assert written(session.run_lost("conv/2/g", NOW)) == [{"type": "abort"}]
     assert session.runs_open == 0
+
+
+def test_a_process_that_knows_runs_by_name_is_told_which_one_is_over_though_it_holds_another() -> None:
+    session = agent(capabilities=("adopt",))
+    for number in (1, 2, 3):
+        session.run_given(f"conv/{number}/g", 1, turn(number), NOW)
+    ended = written(session.run_ended("conv/1/g", RunStatus.CANCELLED, NOW))
+    assert ended == [{"type": "abort", "run": "conv/1/g", "runEpoch": 1}]
+    (lost,) = written(session.run_lost("conv/2/g", NOW))
+    assert (lost["type"], lost["data"]["code"], lost["run"], lost["runEpoch"]) == ("error", "fenced", "conv/2/g", 1)
+    assert written(session.run_ended("conv/3/g", RunStatus.ANSWERED, NOW)) == []
 
 
 def test_what_was_forgotten_is_given_without_seq_when_it_comes_late() -> None:
