@@ -13,8 +13,10 @@ from connectors.gateway.ports import StoredCall
 from ops.conversations import is_current
 from ops.decided import decided
 from ops.journal import partition_count
+from ops.shown import mask
 from streams.core.commands import CancelRun, ReleaseRun
 from streams.core.events import Event
+from streams.core.invocations import RELEASED
 from streams.projector.read import CallRow, ReadModel
 from streams.runtime.partitioning import partition_of
 from streams.settings import Settings
@@ -70,6 +72,9 @@ async def release(settings: Settings, thread: str, run_id: str, *, by: str, reas
 
 
 def _document(thread: str, row: CallRow) -> dict[str, Any]:
+    """Of why its caller cancelled it only how long that is; the proof of who released it is an operator's."""
+    if row.detail is not None and row.reason != RELEASED:
+        row = msgspec.structs.replace(row, detail=mask(row.detail))
     call = call_of(thread, StoredCall(**msgspec.structs.asdict(row)))
     error = error_of(call)
     return {

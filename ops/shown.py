@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from ops.decided import noted
+from streams.core.commands import Command
 from streams.core.events import Entry, FrameCommitted
 from streams.core.runs import ASK_CLOSED, STREAM_CLOSED, SYSTEM
-from streams.sealing.records import FRAME_WORDS, TURN_WORDS, reworded
+from streams.sealing.records import reworded, reworded_command
 from streams.sealing.wiring import ProcessKeys
 from streams.settings import Settings
 
 TEXT_SHOWN: Final = "text_shown"
 """`action` of the journal's `OperatorActed`."""
-WORDS: Final = frozenset({*TURN_WORDS, *FRAME_WORDS})
-"""Fields of commands and events that hold what people and agents said."""
 
 
 def mask(text: str) -> str:
     """How long it is, and nothing else of it."""
     return f"({len(text)} characters)"
-
-
-def masked(value: Any) -> Any:
-    """A document with each of its words masked."""
-    if isinstance(value, dict):
-        return {
-            name: mask(item) if name in WORDS and isinstance(item, str) else masked(item)
-            for name, item in value.items()
-        }
-    return [masked(item) for item in value] if isinstance(value, list) else value
 
 
 def masked_entry(entry: Entry) -> Entry:
@@ -49,7 +38,7 @@ async def note_shown(settings: Settings, *, what: str, by: str, why: str, partit
 
 
 class Shown:
-    """Entries as a person is shown them: masked, or (`text`) as they were said, opened where they are sealed."""
+    """Entries and commands as a person is shown them: masked, or (`text`) as they were said, opened if sealed."""
 
     def __init__(self, settings: Settings, *, text: bool) -> None:
         self._keys = ProcessKeys(settings) if text else None
@@ -64,3 +53,9 @@ class Shown:
         if self._keys is None:
             return [masked_entry(entry) for entry in entries]
         return await self._keys.ring.open(entries)
+
+    async def command(self, command: Command) -> Command:
+        """Raises as `entries`."""
+        if self._keys is None:
+            return reworded_command(command, lambda _, text: mask(text))
+        return await self._keys.ring.open_command(command)

@@ -102,7 +102,7 @@ class Calls:
         """What its calls came to is in no memory of this process any more, and is not kept by who reads it just now."""
         for (its, _), call in self._calls.items():
             if its == thread:
-                call.output, call.erased = None, True
+                call.output, call.detail, call.erased = None, "", True
 
     def _change(self, call: Call, entry: Entry) -> None:
         counted = len(call.frames)
@@ -152,6 +152,8 @@ class Calls:
         for entry in came:
             if getattr(entry.event, "run_id", None) == call.run_id:
                 _changed(call, entry.event, entry.timestamp)
+            elif isinstance(entry.event, ConversationErased):
+                call.detail, call.erased = "", True
         self._keep(call)
         return call
 

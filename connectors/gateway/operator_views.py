@@ -25,7 +25,7 @@ from connectors.gateway.ports import ConversationInfo, ListQuery
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import MAX_ID
 from connectors.gateway.protocol.render import iso
-from streams.sealing.records import FRAME_WORDS, TURN_WORDS
+from streams.sealing.records import FRAME_WORDS, TURN_WORDS, reason_of
 
 if TYPE_CHECKING:
     from connectors.gateway.gateway import Gateway
@@ -179,6 +179,8 @@ def _event(placed: Placed, *, shown: bool) -> dict[str, Any]:
     masked: dict[str, int] = {}
     if not shown:
         fields = _masked(fields, masked, "")
+        if (why := reason_of(entry.event)) in fields:
+            masked[why] = len(fields.pop(why))
     return {
         "offset": placed.offset,
         "lsn": entry.lsn,

@@ -85,7 +85,10 @@ class PostgresReadModel:
     async def call(self, conversation_id: str, invocation: str) -> StoredCall | None:
         """See `ReadModel`."""
         row = await _answer(self._read.call(conversation_id, invocation))
-        return None if row is None else StoredCall(**msgspec.structs.asdict(row))
+        if row is None:
+            return None
+        detail = await self._words.text("detail", row.detail)
+        return StoredCall(**msgspec.structs.asdict(msgspec.structs.replace(row, detail=detail)))
 
     async def open_calls(self, conversation_id: str) -> Sequence[str]:
         """See `ReadModel`."""

@@ -119,7 +119,11 @@ def show_letter(
     ],
     show_text: Annotated[
         bool,
-        typer.Option("--show-text", help="Show what was said in it, and bytes as text; noted in the journal."),
+        typer.Option(
+            "--show-text",
+            help="Show what was said in it, and bytes as text; noted in the journal. Sealed words need "
+            "TURNLOG_MASTER_KEY.",
+        ),
     ] = False,
     why: WhyShownOption = "",
     kafka: KafkaOption = None,
@@ -143,13 +147,14 @@ def show_letter(
     if found is None:
         raise CommandFailed(f"there is no dead letter {origin}; `turnlog dlq list --status all`", NEGATIVE)
     one, whole, codec = found
-    if show_text:
-        with translated_failures():
+    with translated_failures():
+        if show_text:
             from ops.shown import note_shown
 
             partition = int(origin.split("/")[1])
             asyncio.run(note_shown(settings, what=origin, by=getpass.getuser(), why=why, partition=partition))
-    show_document({**_row(one), "reason": whole.reason, **_content(whole, codec, show_text)}, output)
+        content = asyncio.run(_content(settings, whole, codec, show_text))
+    show_document({**_row(one), "reason": whole.reason, **content}, output)
 
 
 @app.command("replay")
@@ -349,21 +354,32 @@ def _row(one: Letter) -> dict[str, Any]:
     }
 
 
-def _content(letter: DeadLetter, codec: Codec, show_text: bool) -> dict[str, Any]:
+async def _content(settings: Settings, letter: DeadLetter, codec: Codec, show_text: bool) -> dict[str, Any]:
     """The letter's headers and value: the command in it, or its bytes."""
     headers = {name: None if value is None else value.decode(errors="replace") for name, value in letter.headers}
     command = _command(letter, codec)
     if command is not None:
-        from ops.shown import masked
-
-        plain = msgspec.to_builtins(command)
-        fields = plain if show_text else masked(plain)
+        fields = msgspec.to_builtins(await _shown(settings, command, show_text))
         return {"headers": headers, "command": type(command).__name__, "fields": fields}
     value = letter.value or b""
     summary = {"bytes": len(value), "sha256": hashlib.sha256(value).hexdigest()}
     if show_text:
         summary["value"] = value[:VALUE_SHOWN].decode(errors="backslashreplace")
     return {"headers": headers, "command": None, "value": summary}
+
+
+async def _shown(settings: Settings, command: Any, show_text: bool) -> Any:
+    """The command with its words masked, or opened where they are sealed."""
+    from ops.shown import Shown
+    from streams.core.commands import Command
+
+    if not isinstance(command, Command):  # a signal: it has no words
+        return command
+    shown = Shown(settings, text=show_text)
+    try:
+        return await shown.command(command)
+    finally:
+        await shown.close()
 
 
 def _command(letter: DeadLetter, codec: Codec) -> Any:

@@ -20,8 +20,15 @@ JOURNAL: Final = "journal"
 OPEN_RUNS: Final = "open_runs"
 LEASES: Final = "leases"
 WORKERS: Final = "workers"
-SAID: Final = frozenset({"text", "data", "metadata", "extra", "fields"})
-"""Columns that may hold what somebody said."""
+SAID: Final[Mapping[str, frozenset[str]]] = {
+    "turns": frozenset({"text", "data", "metadata"}),
+    "frames": frozenset({"text", "data", "metadata", "extra"}),
+    "runs": frozenset({"detail"}),
+    "conversations": frozenset({"metadata", "reason"}),
+    VERSIONS: frozenset({"metadata", "reason"}),
+    JOURNAL: frozenset({"fields"}),
+}
+"""Columns that may hold what somebody said, by relation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +97,15 @@ BY_NAME: Final[Mapping[str, Relation]] = {relation.name: relation for relation i
 
 def view(relation: Relation, source: str, *, show_text: bool) -> str:
     """The statement that makes the relation of `source`, a table function or name that gives its columns."""
-    columns = ", ".join(_column(column, show_text) for column in relation.columns)
+    columns = ", ".join(_column(relation, column, show_text) for column in relation.columns)
     rows = f"SELECT {columns} FROM {source}"  # noqa: S608 -- names and sources are of this package's own
     if relation.name == CONVERSATIONS.name:
         rows += " QUALIFY row_number() OVER (PARTITION BY conversation_id ORDER BY version DESC) = 1"
     return f'CREATE VIEW "{relation.name}" AS {rows}'
 
 
-def _column(column: Column, show_text: bool) -> str:
+def _column(relation: Relation, column: Column, show_text: bool) -> str:
     name = f'"{column.name}"'
-    if show_text or column.name not in SAID:
+    if show_text or column.name not in SAID.get(relation.name, ()):
         return name
     return f"CASE WHEN {name} IS NULL THEN NULL ELSE '(' || length({name}) || ' characters)' END AS {name}"

@@ -125,6 +125,17 @@ UPDATE transcript SET
 FROM json_to_recordset(%(rows)s::json) AS erased (id text)
 WHERE transcript.conversation_id = erased.id AND transcript.kind <> 'update';
 
+-- erase_handovers: Why they were handed to a human, or back, in the words of who did; `reason` is the last field.
+UPDATE transcript SET data = regexp_replace(data, '"reason":"(?:\\.|[^"\\])+"\}$', '"reason":"[erased]"}')
+FROM json_to_recordset(%(rows)s::json) AS erased (id text)
+WHERE transcript.conversation_id = erased.id AND transcript.kind = 'update'
+    AND starts_with(transcript.data, '{"status":"handed_');
+
+-- erase_runs: Why calls were cancelled, in the words of who did. Of a released one it is the operator's proof.
+UPDATE runs SET detail = NULL
+FROM json_to_recordset(%(rows)s::json) AS erased (id text)
+WHERE runs.conversation_id = erased.id AND runs.detail IS NOT NULL AND runs.reason IS DISTINCT FROM 'released';
+
 -- erase_checkpoints: What agents kept of it.
 DELETE FROM run_checkpoints USING runs, json_to_recordset(%(rows)s::json) AS erased (id text)
 WHERE runs.conversation_id = erased.id AND run_checkpoints.run_id = runs.run_id;

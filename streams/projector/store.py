@@ -106,6 +106,8 @@ def _statements(rows: Rows) -> Iterator[tuple[str, Sequence[Row]]]:
         # Last: of what else is in this batch, the words go too.
         ("erase_conversations", rows.erased),
         ("erase_lines", rows.erased),
+        ("erase_handovers", rows.erased),
+        ("erase_runs", rows.erased),
         ("erase_checkpoints", rows.erased),
         ("destroy_keys", rows.erased),
     )

@@ -11,7 +11,17 @@ from typing import Final, Protocol
 
 from streams.core.commands import Command
 from streams.core.events import ConversationErased, Entry
-from streams.sealing.records import Missing, blank, has_words, key_ids, opened, opened_text, sealed
+from streams.sealing.records import (
+    Missing,
+    blank,
+    has_words,
+    key_ids,
+    key_ids_of,
+    opened,
+    opened_command,
+    opened_text,
+    sealed,
+)
 from streams.sealing.store import KeyCopies
 from streams.sealing.token import DataKey, key_id_of
 
@@ -94,6 +104,11 @@ class Keyring:
             if isinstance(entry.event, ConversationErased):
                 self._forget(entry.event.conversation_id or "")
         return found
+
+    async def open_command(self, command: Command) -> Command:
+        """A command as `open`: for who looks at an intake."""
+        await self._fetch(key_ids_of(command))
+        return opened_command(command, self._key_of)
 
     async def open_text(self, name: str, text: str | None) -> str | None:
         """One field of this name, as `open`."""

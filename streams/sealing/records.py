@@ -1,14 +1,16 @@
 """Which parts of a command are words, and which of an event; sealing the one and opening the other.
 
-Words are all that a person or an agent may write freely: `text`, `data`, `metadata`, `meta`, `extra`. What decisions
-rest on stays plain: ids, keys, types, senders, times; of an answer to questions, which ones it answers; of an edit,
-which message it names. A field that no store could hold (NUL, a lone surrogate) is sent as one NUL, so that the
+Words are all that a person, an agent or a caller may write freely: `text`, `data`, `metadata`, `meta`, `extra`, and the
+reason why one hands a conversation over or back, cancels a call or refuses a run. What decisions rest on stays plain:
+ids, keys, types, senders, times; of an answer to questions, which ones it answers; of an edit, which message it names.
+So does what operators alone write, which is about no conversation's words: why they close, move, release or erase. A
+field that no store could hold (NUL, a lone surrogate) is sent as one NUL, so that the
 sequencer refuses it by its own rule and the rest of it is stored nowhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -16,26 +18,49 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from streams.core.commands import Command, CommitFrame, CommitPersonFrame, CommitTurn, OpenConversation
+from streams.core.commands import (
+    CancelRun,
+    Command,
+    CommitFrame,
+    CommitPersonFrame,
+    CommitTurn,
+    HandBack,
+    HandOver,
+    OpenConversation,
+    RefuseRun,
+)
 from streams.core.content import Frame, Turn
 from streams.core.events import (
+    ConversationHandedBack,
+    ConversationHandedOver,
     ConversationOpened,
     Entry,
     Event,
     FrameCommitted,
     PersonFrameCommitted,
+    RunCancelling,
+    RunEnded,
     RunMoved,
     TurnCommitted,
     TurnEdited,
 )
+from streams.core.invocations import RELEASED
 from streams.sealing.token import PREFIX, DataKey, NotSealed, key_id_of
 
 TURN_WORDS: Final = ("text", "data", "metadata", "meta")
 FRAME_WORDS: Final = ("text", "data", "metadata", "extra")
+_REASONS: Final[Mapping[type[Event], str]] = {
+    ConversationHandedOver: "reason",
+    ConversationHandedBack: "reason",
+    RunCancelling: "reason",
+    RunEnded: "detail",
+}
 _NAMING: Final = frozenset({"edit", "regenerate"})
 """Frames of people whose `extra` names the message that they are about."""
 _NAMING_WORDS: Final = ("text", "data", "metadata")
 UNSTORABLE: Final = "\0"
+_NEEDED: Final = frozenset(_REASONS.values())
+"""Fields that are empty, instead of not there, where nothing was said."""
 
 
 class Missing(Enum):
@@ -65,6 +90,8 @@ def has_words(command: Command) -> bool:
             return _any(frame, FRAME_WORDS)
         case OpenConversation(metadata=metadata):
             return metadata is not None
+        case HandOver(reason=reason) | HandBack(reason=reason) | CancelRun(reason=reason) | RefuseRun(reason=reason):
+            return bool(reason)
         case _:
             return False
 
@@ -80,21 +107,28 @@ def sealed(command: Command, key: DataKey) -> Command:
             return replace(command, frame=_sealed(frame, _NAMING_WORDS, key))
         case CommitFrame(frame=frame) | CommitPersonFrame(frame=frame):
             return replace(command, frame=_sealed(frame, FRAME_WORDS, key))
-        case OpenConversation(metadata=str(metadata)):
-            return replace(command, metadata=_token(metadata, key))
+        case OpenConversation() | HandOver() | HandBack() | CancelRun() | RefuseRun():
+            return reworded_command(command, lambda _, text: _token(text, key))
         case _:
             return command
 
 
 def blank(command: Command) -> Command:
     """The command without its words."""
+    return reworded_command(command, _erased)
+
+
+def reworded_command(command: Command, change: Rewording) -> Command:
+    """The command with each of its words changed."""
     match command:
         case CommitTurn(turn=turn):
-            return replace(command, turn=_reworded(turn, TURN_WORDS, _erased))
+            return replace(command, turn=_reworded(turn, TURN_WORDS, change))
         case CommitFrame(frame=frame) | CommitPersonFrame(frame=frame):
-            return replace(command, frame=_reworded(frame, FRAME_WORDS, _erased))
+            return replace(command, frame=_reworded(frame, FRAME_WORDS, change))
         case OpenConversation():
-            return replace(command, metadata=None)
+            return _reworded(command, ("metadata",), change)
+        case HandOver() | HandBack() | CancelRun() | RefuseRun():
+            return _reworded(command, ("reason",), change)
         case _:
             return command
 
@@ -131,6 +165,14 @@ def _any(record: Any, words: Iterable[str]) -> bool:
 # --------------------------------------------------------------------------------------------------- open
 
 
+def reason_of(event: Event) -> str | None:
+    """The field in which who did this may have said why, in words of their own. What an operator says who releases a
+    run is none of them."""
+    if isinstance(event, RunEnded) and event.reason == RELEASED:
+        return None
+    return _REASONS.get(type(event))
+
+
 def key_ids(entries: Iterable[Entry]) -> Iterator[str]:
     """Ids of the keys that these entries are sealed by, some of them more than once."""
     for entry in entries:
@@ -148,6 +190,41 @@ def key_ids(entries: Iterable[Entry]) -> Iterator[str]:
                     yield named
             case RunMoved(resume=str(answers)):
                 yield from _named(_document(answers))
+            case event if (name := reason_of(event)) and (named := key_id_of(getattr(event, name))) is not None:
+                yield named
+
+
+def key_ids_of(command: Command) -> Iterator[str]:
+    """Ids of the keys that a command is sealed by, as `key_ids`."""
+    match command:
+        case CommitTurn(turn=Turn(key_id=str(key_id))):
+            yield key_id
+        case CommitFrame(frame=Frame(key_id=str(key_id))) | CommitPersonFrame(frame=Frame(key_id=str(key_id))):
+            yield key_id
+        case (
+            OpenConversation(metadata=str(text))
+            | HandOver(reason=text)
+            | HandBack(reason=text)
+            | CancelRun(reason=text)
+            | RefuseRun(reason=text)
+        ):
+            if (named := key_id_of(text)) is not None:
+                yield named
+
+
+def opened_command(command: Command, key_of: KeyOf) -> Command:
+    """The command with its words as they were said; a placeholder where their key is gone."""
+    match command:
+        case CommitTurn(turn=Turn(key_id=str()) as turn):
+            return replace(command, turn=_opened(turn, TURN_WORDS, key_of))
+        case CommitFrame(frame=Frame(key_id=str()) as frame):
+            return replace(command, frame=_opened(frame, FRAME_WORDS, key_of))
+        case CommitPersonFrame(frame=Frame(key_id=str()) as frame):
+            return replace(command, frame=_opened_of_person(frame, key_of))
+        case OpenConversation() | HandOver() | HandBack() | CancelRun() | RefuseRun():
+            return reworded_command(command, partial(opened_text, key_of=key_of))
+        case _:
+            return command
 
 
 def opened(entry: Entry, key_of: KeyOf) -> Entry:
@@ -175,17 +252,22 @@ def reworded(entry: Entry, change: Rewording) -> Entry:
             return replace(entry, event=_reworded(event, ("metadata",), change))
         case RunMoved():
             return replace(entry, event=_reworded(event, ("resume",), change))
+        case _ if name := reason_of(event):
+            return replace(entry, event=_reworded(event, (name,), change))
         case _:
             return entry
 
 
 def _reworded(record: T, words: Iterable[str], change: Rewording) -> T:
+    """A reason that is empty was not given."""
     found = ((name, getattr(record, name)) for name in words)
-    changed: dict[str, Any] = {name: change(name, text) for name, text in found if text is not None}
+    changed: dict[str, Any] = {
+        name: change(name, text) for name, text in found if text is not None and (text or name not in _NEEDED)
+    }
     return replace(record, **changed) if changed else record
 
 
-def _opened_event(event: Event, key_of: KeyOf) -> Event:
+def _opened_event(event: Event, key_of: KeyOf) -> Event:  # noqa: PLR0911 -- one branch an event
     match event:
         case TurnCommitted(turn=Turn(key_id=str()) as turn):
             return replace(event, turn=_opened(turn, TURN_WORDS, key_of))
@@ -202,12 +284,14 @@ def _opened_event(event: Event, key_of: KeyOf) -> Event:
             return _reworded(event, ("metadata",), partial(opened_text, key_of=key_of))
         case RunMoved(resume=str(answers)):
             return replace(event, resume=_opened_answers(answers, key_of))
+        case _ if (name := reason_of(event)) and _is_token(getattr(event, name)):
+            return _reworded(event, (name,), partial(opened_text, key_of=key_of))
         case _:
             return event
 
 
 def _opened_of_person(frame: Frame, key_of: KeyOf) -> Frame:
-    if frame.type != "resume":
+    if frame.type != "resume" or _is_token(frame.data):
         return _opened(frame, FRAME_WORDS, key_of)
     rest = _opened(replace(frame, data=None), FRAME_WORDS, key_of)
     return replace(rest, data=_opened_document(frame.data or "{}", key_of))
@@ -241,7 +325,7 @@ def _erased(name: str, _: str) -> str | None:
 
 def _placeholder(name: str, why: Missing) -> str | None:
     match name:
-        case "text":
+        case "text" | "reason" | "detail":
             return why.value
         case "data":
             return msgspec.json.encode({"text": why.value}).decode()

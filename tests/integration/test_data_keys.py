@@ -6,14 +6,26 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 import pytest_asyncio
 from pydantic import SecretStr
 
 from ops.erasure import Erasure
-from streams.core.content import Frame, Turn
-from streams.core.events import ConversationErased, ConversationOpened, Entry, Event, FrameCommitted, TurnCommitted
+from streams.core.content import Assignment, Frame, RunStatus, Turn
+from streams.core.events import (
+    ConversationErased,
+    ConversationHandedBack,
+    ConversationHandedOver,
+    ConversationOpened,
+    Entry,
+    Event,
+    FrameCommitted,
+    RunEnded,
+    TurnCommitted,
+)
+from streams.core.invocations import RELEASED
 from streams.core.runs import SYSTEM
 from streams.fence.signing import MasterKeyError
 from streams.projector.rows import Rows
@@ -260,6 +272,30 @@ async def test_only_what_nobody_sealed_counts_as_plain(place: Place) -> None:
     plain = [found.plain for each in ("c1", "c2") if (found := await erasure.find(each)) is not None]
     await erasure.close()
     assert plain == [0, 3]
+
+
+async def test_why_somebody_did_something_is_erased_too_and_an_operators_proof_is_not(place: Place) -> None:
+    reason = 'she said: "\\zebra\\", "reason":"' + "ä" * 3
+    opened = ConversationOpened("web", conversation_id="c1")
+    said = turn("c1", 1, "hello", sender="anna", channel="web")
+    given = tuple(Assignment(group, "m", f"c1/1/{group}") for group in ("g", "h"))
+    ended = ("c1/1/g", 1, "g", "m", 1, RunStatus.CANCELLED, "cancelled")
+    released = ("c1/1/h", 1, "h", "m", 1, RunStatus.OWNER_GONE, RELEASED)
+    await place.project(
+        opened,
+        msgspec.structs.replace(said, assigned=given),
+        RunEnded(*ended, by="anna", detail=reason, conversation_id="c1"),
+        RunEnded(*released, by="op", detail="its pod is deleted", conversation_id="c1"),
+        ConversationHandedOver("desk", "eve", reason, "u2", conversation_id="c1", seq=2),
+        ConversationHandedBack("desk", reason, "u3", conversation_id="c1", seq=3),
+        ConversationHandedOver("desk", "eve", "", "u4", conversation_id="c1", seq=4),
+    )
+    assert "zebra" in str(place.sql("SELECT data FROM transcript"))
+    await place.project(ConversationErased("op", "asked", "e", conversation_id="c1", seq=5))
+    updates = place.sql("SELECT data::json ->> 'status', data::json ->> 'reason' FROM transcript WHERE kind = 'update'")
+    handed = [("handed_over", "[erased]"), ("handed_back", "[erased]"), ("handed_over", "")]
+    assert sorted(updates) == sorted([*handed, ("erased", "asked")])
+    assert set(place.sql("SELECT run_id, detail FROM runs")) == {("c1/1/g", None), ("c1/1/h", "its pod is deleted")}
 
 
 async def test_a_person_is_found_by_the_channel_that_he_or_she_comes_from(place: Place) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ops.cli.dlq import _content
@@ -10,6 +12,9 @@ from streams.core.commands import CommitTurn
 from streams.core.events import Turn
 from streams.runtime.codec import Codec, DeadLetter
 from streams.runtime.records import Settled
+from streams.sealing.records import sealed
+from streams.sealing.token import new_key
+from streams.settings import load_settings
 
 NAMES = {"ns.turns": "turns", "ns.frames": "frames"}
 SAID = CommitTurn(
@@ -73,11 +78,22 @@ def test_one_that_is_refused_again_says_what_it_was_replayed_from() -> None:
     assert Letter(letter(5), 0, 3).replayed_from is None
 
 
-def test_what_was_said_is_shown_only_when_it_is_asked_for() -> None:
-    codec = Codec()
-    readable = letter(1, value=codec.encode_command(SAID), topic="turns")
-    assert "secret" not in str(_content(readable, codec, show_text=False))
-    assert _content(readable, codec, show_text=True)["fields"]["turn"]["text"] == "secret"
+async def content(one: DeadLetter, *, show_text: bool) -> dict[str, Any]:
+    settings = load_settings(kafka="127.0.0.1:1", postgres="postgresql://nowhere/none")
+    return await _content(settings, one, Codec(), show_text)
+
+
+async def test_what_was_said_is_shown_only_when_it_is_asked_for() -> None:
+    readable = letter(1, value=Codec().encode_command(SAID), topic="turns")
+    assert (await content(readable, show_text=False))["fields"]["turn"]["text"] == "(6 characters)"
+    assert "secret" not in str(await content(readable, show_text=False))
+    assert (await content(readable, show_text=True))["fields"]["turn"]["text"] == "secret"
     garbage = letter(2, value=b"secret \xff", topic="turns")
-    assert "secret" not in str(_content(garbage, codec, show_text=False))
-    assert _content(garbage, codec, show_text=True)["value"]["value"] == "secret \\xff"
+    assert "secret" not in str(await content(garbage, show_text=False))
+    assert (await content(garbage, show_text=True))["value"]["value"] == "secret \\xff"
+
+
+async def test_what_is_sealed_stays_so_without_the_master_key() -> None:
+    command = sealed(SAID, new_key(SAID.conversation_id))
+    found = await content(letter(1, value=Codec().encode_command(command), topic="turns"), show_text=True)
+    assert found["fields"]["turn"]["text"] == "[sealed]"

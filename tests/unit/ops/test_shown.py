@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from ops.shown import masked, masked_entry
-from streams.core.content import Frame, Turn
-from streams.core.events import Entry, FrameCommitted, RunMoved, TurnCommitted, TurnEdited
+from ops.shown import masked_entry
+from streams.core.content import Frame, RunStatus, Turn
+from streams.core.events import (
+    ConversationHandedBack,
+    ConversationHandedOver,
+    Entry,
+    FrameCommitted,
+    RunCancelling,
+    RunEnded,
+    RunMoved,
+    TurnCommitted,
+    TurnEdited,
+)
+from streams.core.invocations import RELEASED
 from streams.core.runs import ASK_CLOSED, STREAM_CLOSED, SYSTEM
 
 pytestmark = pytest.mark.unit
@@ -30,6 +41,15 @@ pytestmark = pytest.mark.unit
         ),
         TurnEdited(1, "t", "anna", text="a zebra", conversation_id="c"),
         RunMoved("r", 1, "g", "a", "b", 2, "member_left", resume='{"ask": "zebra"}', conversation_id="c"),  # type: ignore[arg-type]
+        ConversationHandedOver("desk", "eve", "a zebra is with them", "u", conversation_id="c", seq=3),
+        ConversationHandedBack("desk", "the zebra has left", "u", conversation_id="c", seq=4),
+        RunCancelling("r", 1, 1, "g", "m", "anna", "the zebra called", conversation_id="c"),
+        RunEnded(
+            *("r", 1, "g", "m", 1, RunStatus.CANCELLED, "cancelled"),
+            by="anna",
+            detail="the zebra called",
+            conversation_id="c",
+        ),
     ],
     ids=lambda event: type(event).__name__,
 )
@@ -58,6 +78,14 @@ def test_what_the_writer_closes_without_a_word_of_anybody_is_told_as_it_is(data:
     assert masked_entry(closing(data, sender="bot")) != closing(data, sender="bot")
 
 
-def test_a_document_is_masked_wherever_words_are_in_it() -> None:
-    document = {"id": "t", "turn": [{"text": "a zebra", "n": 1}], "metadata": None}
-    assert masked(document) == {"id": "t", "turn": [{"text": "(7 characters)", "n": 1}], "metadata": None}
+@pytest.mark.parametrize(
+    "event",
+    [
+        ConversationHandedBack("desk", "", "u", conversation_id="c", seq=4),
+        RunEnded("r", 1, "g", "m", 1, RunStatus.OWNER_GONE, RELEASED, by="op", detail="why: its pod is deleted"),
+    ],
+    ids=["no reason", "an operator's proof"],
+)
+def test_where_nobody_said_anything_nothing_is_masked(event: object) -> None:
+    entry = Entry(1, 0, 0, 1, event)  # type: ignore[arg-type]
+    assert masked_entry(entry) == entry

@@ -5,19 +5,35 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from streams.core.commands import Command, CommitFrame, CommitPersonFrame, CommitTurn, OpenConversation
-from streams.core.content import Frame, RefusedReason, Turn
+from streams.core.commands import (
+    CancelRun,
+    Command,
+    CommitFrame,
+    CommitPersonFrame,
+    CommitTurn,
+    HandBack,
+    HandOver,
+    OpenConversation,
+    RefuseRun,
+    ReleaseRun,
+)
+from streams.core.content import Frame, RefusedReason, RunStatus, Turn
 from streams.core.draft import Draft
 from streams.core.events import (
+    ConversationHandedBack,
+    ConversationHandedOver,
     ConversationOpened,
     Entry,
     Event,
     FrameCommitted,
     MoveReason,
     PersonFrameCommitted,
+    RunCancelling,
+    RunEnded,
     RunMoved,
     TurnCommitted,
     TurnEdited,
@@ -25,7 +41,17 @@ from streams.core.events import (
 from streams.core.limits import CHECKPOINT_MAX_BYTES, TEXT_MAX_BYTES, problem_of_checkpoint, problem_of_turn
 from streams.core.runs import close_open_work
 from streams.core.state import Conversation, Progress, Run
-from streams.sealing.records import Missing, has_words, key_ids, opened, sealed
+from streams.sealing.records import (
+    Missing,
+    blank,
+    blanked,
+    has_words,
+    key_ids,
+    key_ids_of,
+    opened,
+    opened_command,
+    sealed,
+)
 from streams.sealing.token import new_key
 
 pytestmark = pytest.mark.unit
@@ -58,18 +84,84 @@ def opened_event(event: Event) -> Event:
     return opened(entry(event), {KEY.id: KEY}.__getitem__).event
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        CommitTurn(**STAMPS, conversation_id="c1", turn=TURN),
-        commit(FRAME),
-        of_person(replace(FRAME, type="survey")),
-        of_person(Frame(id="f", type="resume", data=json.dumps({"answers": {"ask-1": {"text": SECRET}}}))),
-        of_person(Frame(id="f", type="edit", text=SECRET, extra='{"messageId": "t1"}')),
-        OpenConversation(**STAMPS, conversation_id="c1", channel="web", metadata=json.dumps({"name": SECRET})),
-    ],
-    ids=lambda command: type(command).__name__,
-)
+def said(text: str) -> list[Command]:
+    """A command of each kind in which somebody says `text`."""
+    place: dict[str, Any] = {**STAMPS, "conversation_id": "c1"}
+    return [
+        CommitTurn(**place, turn=replace(TURN, text=text)),
+        commit(replace(FRAME, text=text)),
+        of_person(replace(FRAME, text=text, type="survey")),
+        of_person(Frame(id="f", type="resume", data=msgspec.json.encode({"answers": {"a": {"text": text}}}).decode())),
+        of_person(Frame(id="f", type="resume", data='{"answers":"zebra"}')),  # it will be refused
+        of_person(Frame(id="f", type="edit", text=text, extra='{"messageId": "t1"}')),
+        OpenConversation(**place, channel="web", metadata=json.dumps({"name": text})),
+        HandOver(**place, by="desk", to="eve", reason=text, id="u"),
+        HandBack(**place, by="desk", reason=text, id="u"),
+        CancelRun(**place, run_id="r", by="anna", reason=text),
+        RefuseRun(**place, run_id="r", run_epoch=1, member="m", reason=text),
+    ]
+
+
+def named(command: Command) -> str:
+    return type(command).__name__
+
+
+EACH = pytest.mark.parametrize("command", said(SECRET), ids=named)
+
+
+@EACH
+def test_a_sealed_command_opens_as_it_was(command: Command) -> None:
+    token = sealed(command, KEY)
+    assert set(key_ids_of(token)) == {KEY.id}
+    assert opened_command(token, {KEY.id: KEY}.__getitem__) == command
+    assert list(key_ids_of(command)) == []
+    assert opened_command(command, lambda _: Missing.SEALED) == command
+
+
+@EACH
+@pytest.mark.parametrize("missing", list(Missing))
+def test_of_a_command_whose_key_is_gone_nothing_is_shown(command: Command, missing: Missing) -> None:
+    shown = str(opened_command(sealed(command, KEY), lambda _: missing))
+    assert "zebra" not in shown
+    assert "tls1:" not in shown
+
+
+@EACH
+def test_of_what_is_said_in_an_erased_conversation_nothing_is_left(command: Command) -> None:
+    assert "zebra" not in str(blank(command))
+
+
+REASONS = [
+    ConversationHandedOver("desk", "eve", SECRET, "u", conversation_id="c1", seq=3),
+    ConversationHandedBack("desk", SECRET, "u", conversation_id="c1", seq=4),
+    RunCancelling("r", 1, 1, "g", "m", "anna", SECRET, conversation_id="c1"),
+    RunEnded("r", 1, "g", "m", 1, RunStatus.CANCELLED, "cancelled", detail=SECRET, conversation_id="c1"),
+]
+
+
+@pytest.mark.parametrize("event", REASONS, ids=lambda event: type(event).__name__)
+def test_why_somebody_did_it_opens_in_its_event_and_is_gone_once_erased(event: Any) -> None:
+    field = "detail" if isinstance(event, RunEnded) else "reason"
+    stored = replace(event, **{field: KEY.seal(SECRET)})
+    assert opened_event(stored) == event
+    assert getattr(opened(entry(stored), lambda _: Missing.ERASED).event, field) == "[erased]"
+    assert getattr(blanked(entry(event)).event, field) == "[erased]"
+    nothing = replace(event, **{field: ""})
+    assert blanked(entry(nothing)).event == nothing
+    assert list(key_ids([entry(nothing)])) == []
+
+
+def test_no_reason_needs_no_key_and_an_operators_proof_stays() -> None:
+    place: dict[str, Any] = {**STAMPS, "conversation_id": "c1"}
+    assert not has_words(HandBack(**place, by="desk", reason="", id="u"))
+    release = ReleaseRun(**place, run_id="r", by="op", reason="late", proof="its pod is deleted")
+    assert not has_words(release)
+    assert sealed(release, KEY) == release
+    ended = RunEnded("r", 1, "g", "m", 1, RunStatus.OWNER_GONE, "released", detail="late: its pod is deleted")
+    assert blanked(entry(ended)).event == ended
+
+
+@EACH
 def test_nothing_that_was_said_is_left_in_a_sealed_command(command: Command) -> None:
     assert has_words(command)
     assert "zebra" in str(command)
