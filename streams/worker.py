@@ -38,13 +38,8 @@ from streams.runtime.codec import Codec
 from streams.runtime.commit import DeadLetters
 from streams.runtime.health import HealthServer
 from streams.runtime.kafka import KafkaEnds, Stability, closed
-from streams.runtime.kafka_clients import (
-    KafkaIntake,
-    KafkaJournalProducer,
-    KafkaJournalReader,
-    KafkaOutbox,
-    KafkaReaders,
-)
+from streams.runtime.kafka_producers import KafkaJournalProducer, KafkaOutbox
+from streams.runtime.kafka_readers import KafkaIntake, KafkaJournalReader, KafkaReaders
 from streams.runtime.kafka_transactions import KafkaTransactions
 from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.partition import PartitionState

@@ -164,9 +164,9 @@ def _without_await_sends() -> None:
 
 
 def _without_end_once() -> None:
-    from streams.runtime import kafka_clients  # noqa: PLC0415
+    from streams.runtime import kafka_producers  # noqa: PLC0415
 
-    vars(kafka_clients).update(end_once=lambda _producer: None)
+    vars(kafka_producers).update(end_once=lambda _producer: None)
 
 
 def _without_fence_first() -> None:

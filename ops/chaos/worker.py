@@ -25,7 +25,8 @@ def furnish(points: Failpoints, diary: Diary) -> None:
     from streams.fence.checkpoint import PostgresCheckpoints  # noqa: PLC0415
     from streams.fence.heartbeat import Heartbeat  # noqa: PLC0415
     from streams.fence.lease import PostgresLeases  # noqa: PLC0415
-    from streams.runtime.kafka_clients import KafkaIntake, KafkaJournalProducer, KafkaJournalReader  # noqa: PLC0415
+    from streams.runtime.kafka_producers import KafkaJournalProducer  # noqa: PLC0415
+    from streams.runtime.kafka_readers import KafkaIntake, KafkaJournalReader  # noqa: PLC0415
 
     class Producer(KafkaJournalProducer):
         """InitProducerId, begin, append, commit."""

@@ -25,7 +25,7 @@ from streams.core.events import Entry
 from streams.fence.port import Fenced
 from streams.runtime.journal import headers_of
 from streams.runtime.kafka import Doubt, KafkaEnds, KafkaUnavailable
-from streams.runtime.kafka_clients import KafkaBatch, KafkaJournalProducer
+from streams.runtime.kafka_producers import KafkaBatch, KafkaJournalProducer
 from streams.topics import Topics
 
 Notify = Callable[[str], None]

@@ -38,7 +38,8 @@ from streams.fence.lease import PostgresLeases
 from streams.fence.migrate import SchemaMismatch, migrate
 from streams.fence.port import Checkpoint, Checkpoints, Fenced, FenceUnavailable, HeldBy, Lease, Leases, Positions
 from streams.runtime.kafka import Doubt, JournalProducer, JournalReader, KafkaEnds, KafkaUnavailable, closed
-from streams.runtime.kafka_clients import KafkaJournalProducer, KafkaJournalReader, KafkaReaders
+from streams.runtime.kafka_producers import KafkaJournalProducer
+from streams.runtime.kafka_readers import KafkaJournalReader, KafkaReaders
 from streams.settings import Settings
 from streams.topics import Topics
 

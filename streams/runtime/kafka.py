@@ -1,7 +1,8 @@
 """What a sequencer asks of Kafka, as Protocols, and what everybody who reads a log needs: careful consumers, ends.
 
-`kafka_clients` has aiokafka's side of the Protocols; no other part of the runtime touches aiokafka. Every consumer is
-`read_committed` unless it says otherwise, never resets an offset by itself, and every wait for a broker has a limit.
+`kafka_producers` and `kafka_readers` have aiokafka's side of the Protocols; no other part of the runtime touches it.
+Every consumer is `read_committed` unless it says otherwise, never resets an offset by itself, and every wait for a
+broker has a limit.
 """
 
 from __future__ import annotations

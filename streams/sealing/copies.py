@@ -16,7 +16,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from streams.runtime.kafka import KafkaUnavailable, consumer
-from streams.runtime.kafka_clients import KafkaOutbox
+from streams.runtime.kafka_producers import KafkaOutbox
 from streams.sealing.store import RESTORE_AT_ONCE, CopiesUnavailable, WrappedKey
 from streams.settings import Settings
 from streams.topics import Topics

@@ -27,13 +27,8 @@ from streams.runtime.kafka import (
     Polled,
     Unrecoverable,
 )
-from streams.runtime.kafka_clients import (
-    KafkaIntake,
-    KafkaJournalProducer,
-    KafkaJournalReader,
-    KafkaOutbox,
-    KafkaReaders,
-)
+from streams.runtime.kafka_producers import KafkaJournalProducer, KafkaOutbox
+from streams.runtime.kafka_readers import KafkaIntake, KafkaJournalReader, KafkaReaders
 from streams.runtime.kafka_transactions import KafkaTransactions
 from streams.topics import Topics, ensure
 from tests.support.fake_kafka import FakeKafka, FakeOutbox

@@ -8,7 +8,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from ops.embedded import EmbeddedStack
 from streams.runtime.kafka import REQUEST_BYTES, KafkaUnavailable
-from streams.runtime.kafka_clients import KafkaOutbox
+from streams.runtime.kafka_producers import KafkaOutbox
 from streams.topics import Topics, ensure
 
 LIMIT_S = 5.0

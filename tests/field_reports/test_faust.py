@@ -24,13 +24,8 @@ from streams.core.events import BatchCommitted, Entry
 from streams.core.store import dump_partition
 from streams.fence.port import Fenced, Positions
 from streams.runtime.kafka import Doubt, KafkaEnds, Unrecoverable
-from streams.runtime.kafka_clients import (
-    KafkaIntake,
-    KafkaJournalProducer,
-    KafkaJournalReader,
-    KafkaReaders,
-    translated,
-)
+from streams.runtime.kafka_producers import KafkaJournalProducer, translated
+from streams.runtime.kafka_readers import KafkaIntake, KafkaJournalReader, KafkaReaders
 from streams.settings import Settings, load_settings
 from streams.topics import Topics, ensure
 from tests.support import postgres

@@ -21,7 +21,7 @@ from streams.core.fold import step
 from streams.core.state import Partition
 from streams.fence.port import Positions
 from streams.runtime.kafka import KafkaEnds
-from streams.runtime.kafka_clients import KafkaIntake
+from streams.runtime.kafka_readers import KafkaIntake
 from streams.settings import Settings
 from streams.topics import Topics, TopicsError, ensure, identities, require_same
 from tests.field_reports.golden import STORIES, plain, recorded

@@ -16,7 +16,8 @@ from aiokafka.conn import AIOKafkaConnection
 from ops.embedded import EmbeddedStack
 from streams.fence.port import Positions
 from streams.runtime.kafka import KafkaEnds
-from streams.runtime.kafka_clients import KafkaIntake, KafkaJournalProducer
+from streams.runtime.kafka_producers import KafkaJournalProducer
+from streams.runtime.kafka_readers import KafkaIntake
 from streams.topics import Topics, ensure
 
 LIMIT_S = 10.0

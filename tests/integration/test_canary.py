@@ -15,7 +15,7 @@ from streams.fence.checkpoint import PostgresCheckpoints
 from streams.fence.port import Checkpoint, Token
 from streams.runtime import canary
 from streams.runtime.canary import CouldNotCheck, Verdict, check
-from streams.runtime.kafka_clients import KafkaJournalProducer
+from streams.runtime.kafka_producers import KafkaJournalProducer
 from streams.settings import Settings
 from tests.support.command import Ended, turnlog_async
 from tests.support.deployment import deployment, page

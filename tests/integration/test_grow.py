@@ -21,7 +21,7 @@ from streams.core.events import Duplicate, Entry, TurnCommitted
 from streams.core.fold import evolve
 from streams.core.state import Conversation, Partition
 from streams.runtime.belonging import moved_to
-from streams.runtime.kafka_clients import KafkaJournalProducer
+from streams.runtime.kafka_producers import KafkaJournalProducer
 from streams.sealing.copies import KeyTopic
 from streams.sealing.store import WrappedKey
 from streams.settings import Settings

@@ -19,13 +19,8 @@ from streams.fence.lease import PostgresLeases
 from streams.fence.port import Fenced, Lease
 from streams.runtime.commit import DeadLetters
 from streams.runtime.kafka import Doubt, KafkaEnds, KafkaUnavailable
-from streams.runtime.kafka_clients import (
-    KafkaIntake,
-    KafkaJournalProducer,
-    KafkaJournalReader,
-    KafkaOutbox,
-    KafkaReaders,
-)
+from streams.runtime.kafka_producers import KafkaJournalProducer, KafkaOutbox
+from streams.runtime.kafka_readers import KafkaIntake, KafkaJournalReader, KafkaReaders
 from streams.runtime.kafka_transactions import KafkaTransactions
 from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.ports import Ports

@@ -22,7 +22,7 @@ from streams.core.state import Partition
 from streams.fence.heartbeat import Heartbeat
 from streams.fence.memory import MemoryCheckpoints, MemoryLeases
 from streams.fence.port import Checkpoint, Fenced, Lease, Positions, Token
-from streams.runtime import kafka_clients
+from streams.runtime import kafka_producers
 from streams.runtime.commit import Committer, Pack
 from streams.runtime.intake import Intake
 from streams.runtime.liveness import Liveness
@@ -50,7 +50,7 @@ def _unawaited(undo: ExitStack) -> None:
 
 
 def _end_repeated(undo: ExitStack) -> None:
-    swap(undo, kafka_clients, "end_once", lambda producer: None)
+    swap(undo, kafka_producers, "end_once", lambda producer: None)
 
 
 def _read_before_fence(undo: ExitStack) -> None:

@@ -19,7 +19,7 @@ from streams.core import fold, keys, store
 from streams.core.commands import Command, CommitTurn
 from streams.core.events import Entry
 from streams.core.state import KEYS_IN_ROW, Partition
-from streams.runtime import balancer, kafka, kafka_clients, partition, writer
+from streams.runtime import balancer, kafka, kafka_producers, partition, writer
 from streams.runtime.codec import Codec
 from streams.runtime.partitioning import partition_of
 from tests.simulation.clients import SimConsumer, SimProducer
@@ -123,7 +123,7 @@ class Place:
             (writer, "step", _failing),
             (keys, "KEYS_IN_ROW", self.keys_in_row),
             (store, "KEYS_IN_ROW", self.keys_in_row),
-            (kafka_clients, "AIOKafkaProducer", partial(SimProducer, self.network, self.cluster)),
+            (kafka_producers, "AIOKafkaProducer", partial(SimProducer, self.network, self.cluster)),
             (kafka, "AIOKafkaConsumer", partial(SimConsumer, self.network, self.cluster)),
             *((asyncio, name, here) for name in RUNNING_LOOP if hasattr(asyncio, name)),
             *((asyncio.events, name, here) for name in RUNNING_LOOP),

@@ -13,13 +13,8 @@ from streams.fence.port import FenceUnavailable, Lease
 from streams.runtime.balancer import Balancer
 from streams.runtime.commit import DeadLetters
 from streams.runtime.kafka import KafkaEnds, Stability, closed
-from streams.runtime.kafka_clients import (
-    KafkaIntake,
-    KafkaJournalProducer,
-    KafkaJournalReader,
-    KafkaOutbox,
-    KafkaReaders,
-)
+from streams.runtime.kafka_producers import KafkaJournalProducer, KafkaOutbox
+from streams.runtime.kafka_readers import KafkaIntake, KafkaJournalReader, KafkaReaders
 from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.ports import Limits, Ports
 from streams.runtime.watch import Reach, Watch

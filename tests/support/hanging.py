@@ -7,7 +7,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from streams.runtime.kafka import Doubt
-from streams.runtime.kafka_clients import KafkaJournalProducer
+from streams.runtime.kafka_producers import KafkaJournalProducer
 from streams.settings import Settings
 from streams.topics import Topics
 

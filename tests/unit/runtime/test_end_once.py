@@ -10,9 +10,9 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
-from streams.runtime import kafka_clients
+from streams.runtime import kafka_producers
 from streams.runtime.kafka import Doubt
-from streams.runtime.kafka_clients import KafkaJournalProducer
+from streams.runtime.kafka_producers import KafkaJournalProducer
 
 
 class Wire:
@@ -59,7 +59,7 @@ async def test_an_end_whose_connection_broke_is_in_doubt_and_not_sent_again(monk
 
 async def test_aiokafka_by_itself_sends_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once it does not, `end_once` is needed no more."""
-    monkeypatch.setattr(kafka_clients, "end_once", lambda producer: None)
+    monkeypatch.setattr(kafka_producers, "end_once", lambda producer: None)
     wire = Wire()
     await commit_over(wire, monkeypatch)
     assert wire.ends == 2
