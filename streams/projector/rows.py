@@ -35,6 +35,7 @@ from streams.core.events import (
     TurnRegenerated,
 )
 from streams.core.ids import run_id as run_id_of
+from streams.projector.lines import line_of_frame, line_of_person_frame, line_of_turn, line_of_update, optional, text
 from streams.projector.tables import (
     OPEN,
     ChangedConversation,
@@ -53,7 +54,6 @@ from streams.projector.tables import (
     Superseded,
 )
 
-SYSTEM = "system"
 QUEUED = "queued"
 """Status of a run that waits in line."""
 
@@ -88,7 +88,7 @@ class Rows:
     def touch(self, entry: Entry, status: str | None = None) -> None:
         """The entry's conversation has news: its head, its time, its lsn."""
         event = entry.event
-        conversation_id = _text(event.conversation_id)
+        conversation_id = text(event.conversation_id)
         known = self.changed_conversations.get(conversation_id)
         head_seq = event.seq or (known.head_seq if known else 0)
         status = status or (known.status if known else None)
@@ -114,68 +114,36 @@ class Rows:
 
     def hide(self, conversation_id: str | None, seqs: tuple[int, ...]) -> None:
         """These lines are superseded."""
-        self.superseded += [Superseded(_text(conversation_id), seq) for seq in seqs]
-
-
-def _text(value: str | None) -> str:
-    """PostgreSQL's text takes no NUL, and a record that somebody wrote past the gateways may hold one."""
-    return "" if value is None else value.replace("\0", "\N{REPLACEMENT CHARACTER}")
-
-
-def _optional(value: str | None) -> str | None:
-    return None if value is None else _text(value)
+        self.superseded += [Superseded(text(conversation_id), seq) for seq in seqs]
 
 
 def _opened(rows: Rows, entry: Entry, event: ConversationOpened) -> None:
     rows.opened_conversations.append(
         OpenedConversation(
-            id=_text(event.conversation_id),
-            channel=_text(event.channel),
-            participant=_optional(event.participant),
-            external_id=_optional(event.external_id),
+            id=text(event.conversation_id),
+            channel=text(event.channel),
+            participant=optional(event.participant),
+            external_id=optional(event.external_id),
             timestamp=entry.timestamp,
             lsn=entry.lsn,
-            metadata=_optional(event.metadata),
+            metadata=optional(event.metadata),
         )
     )
 
 
 def _turn(rows: Rows, entry: Entry, event: TurnCommitted) -> None:
-    turn, conversation_id = event.turn, _text(event.conversation_id)
     rows.touch(entry)
-    rows.lines.append(
-        Line(
-            conversation_id=conversation_id,
-            seq=event.seq,
-            lsn=entry.lsn,
-            at=entry.at,
-            timestamp=entry.timestamp,
-            kind="turn",
-            id=_text(turn.id),
-            type=_text(turn.type),
-            sender=_text(turn.sender),
-            role="user",
-            channel=_text(turn.channel),
-            text=_optional(turn.text),
-            key_id=_optional(turn.key_id),
-            data=_optional(turn.data),
-            metadata=_optional(turn.metadata),
-            meta=_optional(turn.meta),
-            reply_to=_optional(turn.reply_to),
-            client_id=_optional(turn.client_id),
-            interrupt_id=_optional(event.interrupt_id),
-            run_id=_optional(event.joins_run),
-        )
-    )
-    called = None if turn.invocation is None else _text(turn.invocation.id)
+    rows.lines.append(line_of_turn(entry, event))
+    turn, conversation_id = event.turn, text(event.conversation_id)
+    called = None if turn.invocation is None else text(turn.invocation.id)
     for queued in event.queued:
-        run_id, group = _text(run_id_of(conversation_id, event.seq, queued)), _text(queued)
+        run_id, group = text(run_id_of(conversation_id, event.seq, queued)), text(queued)
         rows.opened_runs.append(
             OpenedRun(run_id, conversation_id, event.seq, group, None, 1, entry.timestamp, QUEUED, called)
         )
     for given in event.assigned:
-        group = _text(given.group)
-        run_id, member = _text(given.run_id), _optional(given.member)
+        group = text(given.group)
+        run_id, member = text(given.run_id), optional(given.member)
         rows.opened_runs.append(
             OpenedRun(
                 run_id, conversation_id, event.seq, group, member, given.run_epoch, entry.timestamp, invocation=called
@@ -187,125 +155,53 @@ def _turn(rows: Rows, entry: Entry, event: TurnCommitted) -> None:
 
 def _frame(rows: Rows, entry: Entry, event: FrameCommitted) -> None:
     if event.frame.type == "checkpoint":
-        run_id = _text(event.run_id)
-        rows.checkpoints[run_id] = Checkpoint(run_id, entry.lsn, _text(event.frame.data))
+        run_id = text(event.run_id)
+        rows.checkpoints[run_id] = Checkpoint(run_id, entry.lsn, text(event.frame.data))
     if not event.seq:
         return  # shown live, never stored in the transcript
-    frame = event.frame
     rows.touch(entry)
-    rows.lines.append(
-        Line(
-            conversation_id=_text(event.conversation_id),
-            seq=event.seq,
-            lsn=entry.lsn,
-            at=entry.at,
-            timestamp=entry.timestamp,
-            kind="frame",
-            id=_text(frame.id),
-            type=_text(frame.type),
-            sender=_text(event.sender),
-            role=SYSTEM if event.sender == SYSTEM else "agent",
-            channel=_text(event.channel),
-            text=_optional(frame.text),
-            key_id=_optional(frame.key_id),
-            data=_optional(frame.data),
-            metadata=_optional(frame.metadata),
-            extra=_optional(frame.extra),
-            client_id=_optional(frame.client_id),
-            stream_id=_optional(frame.stream_id),
-            done=frame.done,
-            member=_optional(event.member),
-            group_id=_optional(event.group),
-            run_id=_optional(event.run_id),
-            run_epoch=event.run_epoch,
-            origin=_optional(event.origin or None),
-        )
-    )
+    rows.lines.append(line_of_frame(entry, event))
 
 
 def _closed(rows: Rows, entry: Entry, event: ConversationClosed) -> None:
     rows.touch(entry, "closed")
-    _update(rows, entry, event, {"status": "closed", "by": event.by, "reason": event.reason})
+    rows.lines.append(line_of_update(entry, event, {"status": "closed", "by": event.by, "reason": event.reason}))
 
 
 def _erased(rows: Rows, entry: Entry, event: ConversationErased) -> None:
     rows.touch(entry, "erased")
-    _update(rows, entry, event, {"status": "erased", "by": event.by, "reason": event.reason})
-    rows.erased.append(ErasedConversation(_text(event.conversation_id)))
+    rows.lines.append(line_of_update(entry, event, {"status": "erased", "by": event.by, "reason": event.reason}))
+    rows.erased.append(ErasedConversation(text(event.conversation_id)))
 
 
 def _reopened(rows: Rows, entry: Entry, event: ConversationReopened) -> None:
     rows.touch(entry, "open")
-    _update(rows, entry, event, {"status": "open", "by": event.by})
+    rows.lines.append(line_of_update(entry, event, {"status": "open", "by": event.by}))
 
 
 def _handed_over(rows: Rows, entry: Entry, event: ConversationHandedOver) -> None:
     rows.touch(entry)
-    _update(rows, entry, event, {"status": "handed_over", "by": event.by, "to": event.to, "reason": event.reason})
+    rows.lines.append(
+        line_of_update(entry, event, {"status": "handed_over", "by": event.by, "to": event.to, "reason": event.reason})
+    )
 
 
 def _handed_back(rows: Rows, entry: Entry, event: ConversationHandedBack) -> None:
     rows.touch(entry)
-    _update(rows, entry, event, {"status": "handed_back", "by": event.by, "reason": event.reason})
-
-
-def _update(
-    rows: Rows,
-    entry: Entry,
-    event: ConversationClosed
-    | ConversationErased
-    | ConversationReopened
-    | ConversationHandedOver
-    | ConversationHandedBack,
-    data: dict[str, str],
-) -> None:
-    rows.lines.append(
-        Line(
-            conversation_id=_text(event.conversation_id),
-            seq=event.seq,
-            lsn=entry.lsn,
-            at=entry.at,
-            timestamp=entry.timestamp,
-            kind="update",
-            id=_text(event.id),
-            type="conversationUpdate",
-            sender=_text(event.by),
-            role=SYSTEM,
-            channel="",
-            data=msgspec.json.encode(data).decode(),
-        )
-    )
+    rows.lines.append(line_of_update(entry, event, {"status": "handed_back", "by": event.by, "reason": event.reason}))
 
 
 def _person_frame(rows: Rows, entry: Entry, event: PersonFrameCommitted) -> None:
     if not event.seq:
         return  # given to agents, never stored in the transcript
-    frame = event.frame
     rows.touch(entry)
-    rows.lines.append(
-        Line(
-            conversation_id=_text(event.conversation_id),
-            seq=event.seq,
-            lsn=entry.lsn,
-            at=entry.at,
-            timestamp=entry.timestamp,
-            kind="frame",
-            id=_text(frame.id),
-            type=_text(frame.type),
-            sender=_text(event.sender),
-            role="user",
-            channel=_text(event.channel),
-            data=_optional(frame.data),
-            key_id=_optional(frame.key_id),
-            client_id=_optional(frame.client_id),
-        )
-    )
+    rows.lines.append(line_of_person_frame(entry, event))
 
 
 def _edited(rows: Rows, _: Entry, event: TurnEdited) -> None:
-    conversation_id = _text(event.conversation_id)
+    conversation_id = text(event.conversation_id)
     rows.edited[conversation_id, event.turn_seq] = Edited(
-        conversation_id, event.turn_seq, _optional(event.text), _optional(event.data)
+        conversation_id, event.turn_seq, optional(event.text), optional(event.data)
     )
     rows.hide(event.conversation_id, event.superseded)
 
@@ -315,13 +211,13 @@ def _regenerated(rows: Rows, _: Entry, event: TurnRegenerated) -> None:
 
 
 def _owner_changed(rows: Rows, _: Entry, event: OwnerChanged) -> None:
-    conversation_id, group = _text(event.conversation_id), _text(event.group)
-    rows.owners[conversation_id, group] = Owner(conversation_id, group, _optional(event.owner))
+    conversation_id, group = text(event.conversation_id), text(event.group)
+    rows.owners[conversation_id, group] = Owner(conversation_id, group, optional(event.owner))
 
 
 def _run_opened(rows: Rows, entry: Entry, event: RunOpened) -> None:
-    conversation_id, group, member = _text(event.conversation_id), _text(event.group), _optional(event.member)
-    run_id, status = _text(event.run_id), QUEUED if event.queued else OPEN
+    conversation_id, group, member = text(event.conversation_id), text(event.group), optional(event.member)
+    run_id, status = text(event.run_id), QUEUED if event.queued else OPEN
     rows.opened_runs.append(
         OpenedRun(run_id, conversation_id, event.turn_seq, group, member, event.run_epoch, entry.timestamp, status)
     )
@@ -331,18 +227,18 @@ def _run_opened(rows: Rows, entry: Entry, event: RunOpened) -> None:
 
 
 def _run_started(rows: Rows, entry: Entry, event: RunStarted) -> None:
-    run_id, member = _text(event.run_id), _text(event.member)
+    run_id, member = text(event.run_id), text(event.member)
     rows.change_run(ChangedRun(run_id, member, event.run_epoch, started=True, started_at=entry.timestamp))
 
 
 def _run_cancelling(rows: Rows, _: Entry, event: RunCancelling) -> None:
-    rows.change_run(ChangedRun(_text(event.run_id), _optional(event.member), event.run_epoch, cancelling=True))
+    rows.change_run(ChangedRun(text(event.run_id), optional(event.member), event.run_epoch, cancelling=True))
 
 
 def _run_moved(rows: Rows, _: Entry, event: RunMoved) -> None:
     # An adopted run is the same process's, which goes on; any other owner has to start it, anew or where it stopped.
     started, begun = (None, None) if event.adopted else (False, None if event.continued else 0)
-    run_id, member = _text(event.run_id), _optional(event.to_member)
+    run_id, member = text(event.run_id), optional(event.to_member)
     rows.change_run(ChangedRun(run_id, member, event.run_epoch, started=started, started_at=begun))
     rows.hide(event.conversation_id, event.superseded)
 
@@ -350,27 +246,27 @@ def _run_moved(rows: Rows, _: Entry, event: RunMoved) -> None:
 def _run_ended(rows: Rows, entry: Entry, event: RunEnded) -> None:
     rows.change_run(
         ChangedRun(
-            run_id=_text(event.run_id),
-            member=_optional(event.member),
+            run_id=text(event.run_id),
+            member=optional(event.member),
             run_epoch=event.run_epoch,
             status=event.status,
             ended_at=entry.timestamp,
-            reason=_text(event.reason),
-            detail=_text(event.detail) or None,
+            reason=text(event.reason),
+            detail=text(event.detail) or None,
         )
     )
-    rows.checkpoints.pop(_text(event.run_id), None)
-    rows.ended_runs.append(EndedRun(_text(event.run_id)))
+    rows.checkpoints.pop(text(event.run_id), None)
+    rows.ended_runs.append(EndedRun(text(event.run_id)))
     rows.hide(event.conversation_id, event.superseded)
 
 
 def _joined(rows: Rows, entry: Entry, event: MemberJoined) -> None:
     rows.joined_members.append(
         JoinedMember(
-            member=_text(event.member),
-            group_id=_text(event.group),
-            channel=_text(event.channel),
-            gateway=_text(event.gateway),
+            member=text(event.member),
+            group_id=text(event.group),
+            channel=text(event.channel),
+            gateway=text(event.gateway),
             since=event.since,
             timestamp=entry.timestamp,
         )
@@ -378,11 +274,11 @@ def _joined(rows: Rows, entry: Entry, event: MemberJoined) -> None:
 
 
 def _draining(rows: Rows, _: Entry, event: MemberDraining) -> None:
-    rows.draining_members.append(DrainingMember(_text(event.member), _text(event.by), _text(event.reason)))
+    rows.draining_members.append(DrainingMember(text(event.member), text(event.by), text(event.reason)))
 
 
 def _left(rows: Rows, entry: Entry, event: MemberLeft) -> None:
-    rows.left_members.append(LeftMember(_text(event.member), entry.timestamp, event.reason))
+    rows.left_members.append(LeftMember(text(event.member), entry.timestamp, event.reason))
 
 
 _ADD: dict[type, Callable[[Rows, Entry, Any], None]] = {
