@@ -64,6 +64,21 @@ class EraseConversation(Command, frozen=True):
     """Message id of the update that viewers get."""
 
 
+class EraseIdle(Command, frozen=True):
+    """Erase it if its channel keeps none that has been idle for so long, and nothing happened in it since it was
+    looked at."""
+
+    conversation_id: str
+    id: str
+    """Message id of the update that viewers get."""
+    idle_since: int
+    """Log time of its last numbered event; of one without, when it was opened."""
+    head_seq: int
+    """Its highest seq when it was looked at."""
+    as_of_lsn: int
+    """Who looked knew the partition's journal up to here."""
+
+
 class CommitPersonFrame(Command, frozen=True):
     """A person sent something beside their turns: `frame.data` has the frame's own fields, JSON."""
 

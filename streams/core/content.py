@@ -46,6 +46,7 @@ class RefusedReason(StrEnum):
     AGENT_UNAVAILABLE = "agent_unavailable"
     BOT_UNAVAILABLE = "bot_unavailable"
     CHANNEL_NOT_ROUTED = "channel_not_routed"
+    NOT_DUE = "not_due"
 
 
 class MoveReason(StrEnum):

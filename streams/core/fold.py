@@ -27,6 +27,7 @@ from streams.core.commands import (
     CommitTurn,
     Drain,
     EraseConversation,
+    EraseIdle,
     GatewayBehind,
     GatewayExpired,
     HandBack,
@@ -56,7 +57,7 @@ from streams.core.conversation import (
 )
 from streams.core.draft import Draft
 from streams.core.editions import evolve_wanted_anew
-from streams.core.erasure import decide_erase, evolve_erased
+from streams.core.erasure import decide_erase, decide_erase_idle, evolve_erased
 from streams.core.events import (
     BatchCommitted,
     ConfigChanged,
@@ -171,6 +172,7 @@ _DECIDERS: Final[dict[type[Command], Callable[[Partition, Any], list[Event]]]] =
     HandBack: decide_hand_back,
     MoveConversation: decide_move,
     EraseConversation: decide_erase,
+    EraseIdle: decide_erase_idle,
     Join: decide_join,
     Leave: decide_leave,
     ApplyList: decide_list,

@@ -88,6 +88,8 @@ class Channel(msgspec.Struct, frozen=True):
     person, by the word of both channels' backends; `all`: every one, whoever of its people asks."""
     groups: dict[str, GroupSettings] = {}
     """Per named group, by its name without the channel, what differs there."""
+    retain_days: int | None = None
+    """Its conversations are erased once they have been idle for so long; None: never."""
 
 
 class Route(msgspec.Struct, frozen=True, rename={"from_": "from"}):

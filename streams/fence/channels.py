@@ -28,6 +28,7 @@ ChannelId = Annotated[str, Field(pattern=CHANNEL_ID)]
 GROUP_NAME = r"^[^/~][^/]{0,63}$"
 GroupName = Annotated[str, Field(pattern=GROUP_NAME)]
 HOUR_MS = 60 * 60 * 1000
+DAYS_MOST = 36_500
 
 
 class ChannelKind(StrEnum):
@@ -143,6 +144,8 @@ class Channel(_Strict):
     sees: Sees = Sees.PARTICIPANT
     groups: dict[GroupName, GroupSettings] = {}
     middleware: Steps = ()
+    retain_days: int | None = Field(None, ge=1, le=DAYS_MOST, strict=True)
+    """Its conversations are erased once nothing was said in them for so many days; None: never."""
 
     @model_validator(mode="after")
     def _changes_what_people_see(self) -> Self:
@@ -184,6 +187,10 @@ class ChannelDocument(_Strict):
     def channel(self, name: str) -> Channel | None:
         """The channel of that id, if there is one."""
         return next((channel for channel in self.channels if channel.id == name), None)
+
+    def retained(self) -> dict[str, int]:
+        """Channels that do not keep their conversations for ever, each with its `retain_days`."""
+        return {channel.id: channel.retain_days for channel in self.channels if channel.retain_days is not None}
 
     def plain(self) -> dict[str, Any]:
         """As JSON-ready values, every default written out."""

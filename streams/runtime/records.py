@@ -19,6 +19,7 @@ from streams.core.commands import (
     CommitTurn,
     Drain,
     EraseConversation,
+    EraseIdle,
     HandBack,
     HandOver,
     Join,
@@ -50,6 +51,7 @@ TURN_COMMANDS: Final = (
     ReleaseRun,
     MoveConversation,
     EraseConversation,
+    EraseIdle,
 )
 FRAME_COMMANDS: Final = (CommitFrame, RefuseRun)
 MEMBERSHIP_COMMANDS: Final = (Join, Leave, ApplyList, ApplyConfig, Heartbeat, Goodbye, Tick, Drain, NoteAction)

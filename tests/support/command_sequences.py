@@ -26,6 +26,7 @@ from streams.core.commands import (
     CommitTurn,
     Drain,
     EraseConversation,
+    EraseIdle,
     GatewayBehind,
     GatewayExpired,
     HandBack,
@@ -43,6 +44,7 @@ from streams.core.commands import (
     ReopenConversation,
     TimePassed,
 )
+from streams.core.erasure import DAY_MS
 from streams.core.events import Frame, Invocation, Turn
 from streams.core.fold import step
 from streams.core.ids import invocation_message_id, message_id, turn_key
@@ -68,6 +70,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"group_settle_ms": 0}, {"watchdog_ms": 3000, "interrupt_ttl_ms": 2000}, {"adopt_ms": 1000},
     {"begin_ms": 2000}, {"wait_ms": 2000}, {"unassigned": "refuse"},
     {"begin_ms": 7000, "wait_ms": 1000, "watchdog_ms": 3000}, {"interrupt_ttl_ms": 3000}, {"interrupt_ttl_ms": 100_000},
+    {"retain_days": 1},
     {"policy": "enqueue"}, {"policy": "enqueue", "deadline_ms": 5000}, {"policy": "reject", "busy": "refuse"},
     {"policy": "interrupt"}, {"policy": "enqueue", "groups": {"s": {"policy": "deliver", "on_owner_loss": "fail"}}},
     {"groups": {"s": {"policy": "enqueue"}, "x": {"policy": "interrupt", "busy": "refuse"}}}, {"deadline_ms": 3000},
@@ -346,8 +349,25 @@ class Sequencer:
         """Of one conversation alone, again and again: nothing more is said in an erased one."""
         erased = [id_ for id_, known in self._state.conversations.items() if known.erased]
         id_ = f"erase-{next(self._ids)}"
+        if self._pick((True, False, False)):
+            return self._erase_idle(id_)
         given = {**self._stamp(), "by": "op", "reason": "asked"}
         return EraseConversation(**given, conversation_id=self._pick(erased or self._conversations), id=id_)
+
+    def _erase_idle(self, id_: str) -> Command:
+        """Of any conversation, by who saw all of it, or missed something."""
+        conversation = self._pick(self._conversations)
+        known = self._state.conversations.get(conversation)
+        head = 0 if known is None else known.head
+        as_of = self._state.lsn if known is None else self._pick((self._state.lsn, known.lsn, known.lsn - 1))
+        return EraseIdle(
+            **self._stamp(),
+            conversation_id=conversation,
+            id=id_,
+            idle_since=self._at - self._pick((0, DAY_MS)),
+            head_seq=self._pick((head, head, head - 1)),
+            as_of_lsn=as_of,
+        )
 
     def _reopen(self) -> Command:
         id_ = f"reopen-{next(self._ids)}"

@@ -18,6 +18,7 @@ from streams.core.commands import (
     CommitTurn,
     Drain,
     EraseConversation,
+    EraseIdle,
     GatewayExpired,
     HandBack,
     HandOver,
@@ -45,9 +46,13 @@ WRITER_EPOCH = 1
 E = TypeVar("E", bound=Event)
 
 
-def document(version: int = 1, *, to: Iterable[str] = ("agents",), **agents: Any) -> str:
-    """The document of channels; keywords are settings of every agent channel."""
-    people = [{"id": "web", "kind": "web"}, {"id": "lobby", "kind": "web"}, {"id": "shut", "active": False}]
+def document(
+    version: int = 1, *, to: Iterable[str] = ("agents",), retain_days: int | None = None, **agents: Any
+) -> str:
+    """The document of channels; further keywords are settings of every agent channel, `retain_days` is the channel
+    `web`'s."""
+    web = {"id": "web", "kind": "web", "retain_days": retain_days}
+    people = [web, {"id": "lobby", "kind": "web"}, {"id": "shut", "active": False}]
     return json.dumps(
         {
             "version": version,
@@ -283,6 +288,23 @@ class World:
         return self.do(
             EraseConversation(
                 at=self.at, timestamp=self.wall, ref=ref, conversation_id=id_, by="op", reason="asked", id=update
+            )
+        )
+
+    def erase_idle(
+        self, id_: str = "c", *, since: int, head: int | None = None, as_of: int | None = None, update: str = "erase"
+    ) -> list[Event]:
+        """As who looked now; `since`: log time of the last numbered event."""
+        known = self.state.conversations.get(id_)
+        return self.do(
+            EraseIdle(
+                at=self.at,
+                timestamp=self.wall,
+                conversation_id=id_,
+                id=update,
+                idle_since=since,
+                head_seq=(0 if known is None else known.head) if head is None else head,
+                as_of_lsn=self.state.lsn if as_of is None else as_of,
             )
         )
 

@@ -43,6 +43,7 @@ def test_defaults_are_written_out() -> None:
         "sees": "participant",
         "groups": {},
         "middleware": [],
+        "retain_days": None,
     }
     assert agents["group_settle_ms"] == 0
 
@@ -53,6 +54,20 @@ def test_what_is_broadcast_is_what_the_core_reads() -> None:
     config = parse_config(3, document)
     assert config.routes == {"web": ("agents",)}
     assert (config.channel("agents").kind, config.channel("agents").group_settle_ms) == ("websocket", 0)
+
+
+def test_how_long_a_channel_keeps_what_was_said_reaches_the_core_and_is_shown_as_a_change() -> None:
+    kept, retained = parse_document(with_channel()), parse_document(with_channel(retain_days=30))
+    assert (kept.retained(), retained.retained()) == ({}, {"more": 30})
+    config = parse_config(1, Versioned(version=1, document=retained).broadcast())
+    assert (config.channel("more").retain_days, config.channel("web").retain_days) == (30, None)
+    assert changes(kept, retained) == ["~ channel more: retain_days null → 30"]
+
+
+@pytest.mark.parametrize("days", [0, -1, 36_501, 1.5, "30", True], ids=repr)
+def test_it_is_a_whole_number_of_days(days: object) -> None:
+    with pytest.raises(InvalidDocument, match=r"^channels\[2\]\.retain_days: "):
+        parse_document(with_channel(retain_days=days))
 
 
 def test_people_of_another_channel_may_be_let_in() -> None:

@@ -99,6 +99,7 @@ REFUSALS: dict[RefusedReason, str] = {
     RefusedReason.CHANNEL_NOT_ROUTED: "forbidden",
     RefusedReason.RUN_NOT_FOUND: "not_found",
     RefusedReason.MEMBER_LIVE: "conflict",
+    RefusedReason.NOT_DUE: "conflict",
 }
 
 MESSAGES: dict[str, str] = {
