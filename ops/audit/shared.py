@@ -61,13 +61,16 @@ def asked_by(plan: Mapping[str, Any], settings: Settings | None) -> Asked:
     return Asked(settings, Scope(**plan["scope"]), Where(**plan["where"]))
 
 
-async def begin(asked: Asked, identity: str, partitions: Sequence[int], team: Team) -> Verdict:
+async def begin(
+    asked: Asked, identity: str, partitions: Sequence[int], team: Team, beside: Mapping[str, Any] | None = None
+) -> Verdict:
     """A new one, of the journal of this identity. Raises `Interrupted` when it is cancelled; see `verify_cluster`."""
     scope, where = asked.scope, asked.where
     plan = {
         "identity": identity,
         "scope": {"partition": scope.partition, "conversation": scope.conversation},
         "where": {"archive": where.archive, "offline": where.offline},
+        "beside": dict(beside or {}),
     }
     return await _share(Kept.begun(plan), asked, partitions, team)
 

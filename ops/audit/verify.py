@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ops.audit.asked import LIVE, Asked, Notify, Scope, Where, partitions_of, verdict
 from ops.audit.shared import Team, begin, worth
 from ops.audit.single import audit_partition
@@ -13,12 +16,19 @@ __all__ = ["LIVE", "Scope", "Where", "verify_cluster"]
 
 
 async def verify_cluster(
-    settings: Settings | None, scope: Scope, notify: Notify, where: Where = LIVE, *, processes: int = 1
+    settings: Settings | None,
+    scope: Scope,
+    notify: Notify,
+    where: Where = LIVE,
+    *,
+    processes: int = 1,
+    beside: Mapping[str, Any] | None = None,
 ) -> Verdict:
     """Check invariants 1 to 7 and 9 to 12 up to what was committed when each partition's turn came.
 
     `settings` None: for an archive alone. `notify` gets a line of progress a second. `processes`: at most so many share
-    the partitions, where there is enough to read; such an audit can go on after an interruption (`shared.resume`).
+    the partitions, where there is enough to read; such an audit can go on after an interruption (`shared.resume`), and
+    keeps `beside`, JSON of its caller's, for when it does (`Kept.plan`).
     Raises `CouldNotVerify` when the answer is neither yes nor no, `Interrupted`, and what the clients of Kafka and
     Postgres raise.
     """
@@ -29,4 +39,4 @@ async def verify_cluster(
             results = [await audit_partition(history, asked, partition, notify) for partition in partitions]
             return verdict(scope, results, notify)
         identity = history.identity
-    return await begin(asked, identity, partitions, Team(processes, notify))
+    return await begin(asked, identity, partitions, Team(processes, notify), beside)

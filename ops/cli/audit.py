@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -105,42 +107,68 @@ def verify(
         from ops.audit.verify import Scope, Where, verify_cluster
 
         scope, where = Scope(partition=partition, conversation=conversation), Where(archive=archive, offline=offline)
-        # First: what was meddled with may be what the audit then stumbles over.
-        evidence = None if digests is None or trusted is None else _compared(settings, scope, where, digests, trusted)
         try:
             if resume is not None:
+                compared = _kept(resume)
                 verdict = asyncio.run(go_on(settings, resume, Team(processes, progress)))
             else:
-                verdict = asyncio.run(verify_cluster(settings, scope, progress, where, processes=processes))
+                # First: what was meddled with may be what the audit then stumbles over.
+                compared = None if trusted is None else _compared(settings, scope, where, str(digests), trusted)
+                beside = {} if compared is None else {"digests": compared.document()}
+                verdict = asyncio.run(
+                    verify_cluster(settings, scope, progress, where, processes=processes, beside=beside)
+                )
         except Interrupted as interrupted:
-            digest = "" if digests is None else f"; it leaves the digests out: `turnlog digest verify {digests}`"
-            raise CommandFailed(f"interrupted; go on with: {interrupted}{digest}", INTERRUPTED) from None
-    raise typer.Exit(0 if _told_all(verdict, evidence, output) else NEGATIVE)
+            raise CommandFailed(f"interrupted; go on with: {interrupted}", INTERRUPTED) from None
+    raise typer.Exit(0 if _told_all(verdict, compared, output) else NEGATIVE)
 
 
-def _compared(settings: Settings | None, scope: Scope, where: Where, digests: str, trusted: Trust) -> list[Evidence]:
+@dataclass(frozen=True)
+class Compared:
+    """What the digests say, and when they were asked, ms since the epoch: an audit that goes on later keeps it."""
+
+    at: int
+    evidence: list[Evidence]
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"at": self.at, "evidence": [each.document() for each in self.evidence]}
+
+
+def _kept(name: str) -> Compared | None:
+    """What the digests said when the audit of this name began; None: they were not asked."""
+    from ops.audit.kept import Kept
+    from ops.digest.against import Evidence
+
+    kept = Kept.named(name).plan()["beside"].get("digests")
+    return kept and Compared(kept["at"], [Evidence.of(each) for each in kept["evidence"]])
+
+
+def _compared(settings: Settings | None, scope: Scope, where: Where, digests: str, trusted: Trust) -> Compared:
     """What the digests say of it; for people, at once."""
     chosen = None if scope.partition is None else [scope.partition]
     source = (where.archive, where.offline)
     evidence = asyncio.run(compare(settings, source, digests, trusted, chosen, scope.conversation))
     for line in told_of(evidence):
         progress(line)
-    return evidence
+    return Compared(round(time.time() * 1000), evidence)
 
 
-def _told_all(verdict: Verdict, evidence: list[Evidence] | None, output: Output) -> bool:
+def _told_all(verdict: Verdict, compared: Compared | None, output: Output) -> bool:
     """Write what was found, and what the digests say, if they were asked; whether all is well."""
-    ok = verdict.ok and all(each.ok for each in evidence or ())
+    evidence = [] if compared is None else compared.evidence
+    sealed_ok = all(each.ok for each in evidence)
+    ok = verdict.ok and sealed_ok
     if output is not Output.TABLE:
-        sealed = {} if evidence is None else {"digests": [each.document() for each in evidence]}
+        documents = {"digests": [each.document() for each in evidence]}
+        sealed = {} if compared is None else {**documents, "digests_compared_at": compared.at}
         emit({**verdict.document(), "ok": ok, **sealed})
         return ok
     lines = [told(verdict.document())]
-    if evidence is not None:
+    if compared is not None:
         records, violations = sum(each.records for each in evidence), sum(each.count for each in evidence)
-        sealed_ok = all(each.ok for each in evidence)
         said = "ok: all that was sealed is as it was" if sealed_ok else f"NOT ok: {violations} violations"
-        lines.append(f"digests: {said}; {records:,} records compared")
+        lines.append(f"digests, compared {told_time(compared.at)} UTC: {said}; {records:,} records")
     typer.echo("\n".join(lines))
     return ok
 

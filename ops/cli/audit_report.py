@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
 import os
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ops.cli.actions import WhyShownOption
+from ops.cli.actions import WhyShownOption, note_shown
 from ops.cli.common import (
     ArchiveOption,
     KafkaOption,
@@ -99,10 +98,9 @@ def report(
         )
         if stretch.since.lsn is not None or stretch.until.lsn is not None:
             raise CommandFailed("--from and --to take times and offsets, not an lsn", USAGE)
-        if show_text and settings is not None:
-            from ops.shown import note_shown
-
-            asyncio.run(note_shown(settings, what="audit report", by=getpass.getuser(), why=why, partition=0))
+        if show_text:
+            what = f"audit report of {archive}" if settings is None else "audit report"
+            note_shown(settings, what, why, kafka=kafka, namespace=namespace)
         made = asyncio.run(_made(settings, scope, Where(archive=archive, offline=offline), stretch))
     _write(out, made)
     verdict = made["verdict"]

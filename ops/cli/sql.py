@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import csv
-import getpass
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ops.cli.actions import WhyShownOption, note_shown
 from ops.cli.common import (
     ArchiveOption,
     KafkaOption,
@@ -59,7 +59,12 @@ ExportOption = Annotated[
     typer.Option("--export", metavar="DIR", help="Ask an export in this folder, of any format; nothing else is read."),
 ]
 ShowTextOption = Annotated[
-    bool, typer.Option("--show-text", help="Show what was said; else only how long it is. Noted in the journal.")
+    bool,
+    typer.Option(
+        "--show-text",
+        help="Show what was said; else only how long it is. Noted in the journal; of files in that of the deployment "
+        "that the settings name, if they name one.",
+    ),
 ]
 AcceptMissingOption = Annotated[
     bool, typer.Option("--accept-missing", help="Answer though records of the journal are gone for good.")
@@ -79,6 +84,7 @@ def sql(
     tables: TablesOption = False,
     export: ExportOption = None,
     show_text: ShowTextOption = False,
+    why: WhyShownOption = "",
     accept_missing: AcceptMissingOption = False,
     archive: ArchiveOption = None,
     offline: OfflineOption = False,
@@ -117,9 +123,11 @@ def sql(
             raise CommandFailed("what is the question? give one SELECT, or --tables", USAGE)
         relations = named(text)
         if export is not None:
+            if show_text:
+                note_shown(None, f"sql of the export {export.absolute()}", why, kafka=kafka, namespace=namespace)
             answer = _of_export(text, relations, export.absolute(), show_text)
         else:
-            work = _Work(text, relations, show_text, accept_missing)
+            work = _Work(text, relations, show_text, why, accept_missing)
             answer = work.run(kafka, postgres, namespace, archive, offline)
     _show(answer, output)
 
@@ -127,10 +135,13 @@ def sql(
 class _Work:
     """A query on a history and the live state."""
 
-    def __init__(self, query: str, relations: Sequence[Relation], show_text: bool, accept_missing: bool) -> None:
+    def __init__(
+        self, query: str, relations: Sequence[Relation], show_text: bool, why: str, accept_missing: bool
+    ) -> None:
         self._query = query
         self._relations = relations
         self._show_text = show_text
+        self._why = why
         self._accept_missing = accept_missing
 
     def run(
@@ -150,10 +161,9 @@ class _Work:
             sources = {}
             if rest:
                 settings = settings_of(kafka, NO_POSTGRES, namespace, archive=archive, offline=offline)
-                if self._show_text and settings is not None:
-                    from ops.shown import note_shown
-
-                    asyncio.run(note_shown(settings, what="sql", by=getpass.getuser(), why="", partition=0))
+                if self._show_text:
+                    what = f"sql of the archive {archive}" if settings is None else "sql"
+                    note_shown(settings, what, self._why, kafka=kafka, namespace=namespace)
                 sources = asyncio.run(self._fold(settings, archive, offline, rest, Path(folder)))
             folders = [Path(folder)]
             return run(self._query, self._relations, sources, at_hand, folders, show_text=self._show_text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -54,6 +54,11 @@ class Tampering:
             "problem": self.problem,
         }
 
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Tampering:
+        """From its document."""
+        return cls(**{**document, "kind": Kind(document["kind"])})
+
 
 @dataclass(slots=True)
 class Evidence:
@@ -98,6 +103,20 @@ class Evidence:
             "violations": [each.document() for each in self.found],
             "violations_total": self.count,
         }
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Evidence:
+        """From its document."""
+        return cls(
+            document["partition"],
+            [Tampering.of(each) for each in document["violations"]],
+            document["violations_total"],
+            [Range(*gone) for gone in document["missing"]],
+            document["records"],
+            Range(*document["sealed"]),
+            document["unsealed"],
+            document["head"],
+        )
 
 
 async def against(

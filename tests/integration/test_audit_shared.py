@@ -17,13 +17,16 @@ from ops.audit.shared import Interrupted, Team, begin, resume
 from ops.audit.source import CouldNotVerify
 from ops.audit.verify import verify_cluster
 from ops.bench.past import fill
+from ops.cli.audit import Compared
 from ops.cli.replay import Wanted, look
-from ops.history import open_history
+from ops.digest.against import Evidence, Kind, Tampering
+from ops.history import Range, open_history
 from ops.provision import connected_admin
 from ops.replay import Target
 from streams.fence.migrate import migrate
 from streams.settings import Settings
 from streams.topics import Topics, ensure
+from tests.support.command import turnlog_async
 from tests.support.waiting import until
 
 PARTITIONS = 2
@@ -78,6 +81,32 @@ async def test_processes_that_share_an_audit_say_what_one_says_also_after_an_int
 def workers() -> list[psutil.Process]:
     """This process's children that audit."""
     return [child for child in psutil.Process(os.getpid()).children() if "ops.audit.worker" in child.cmdline()]
+
+
+async def test_what_the_digests_said_is_said_again_by_the_audit_that_goes_on(filled: Settings, tmp_path: Path) -> None:
+    tampering = Tampering(kind=Kind.ALTERED, partition=0, problem="partition 0, offset 7: is not what was sealed")
+    evidence = [Evidence(0, [tampering], 1, [Range(3, 5)], 40, Range(0, 50), 2, "head"), Evidence(1)]
+    beside = {"digests": Compared(1_796_000_000_000, evidence).document()}
+    said: asyncio.Queue[str] = asyncio.Queue()
+    task = asyncio.create_task(
+        begin(Asked(filled, Scope()), await identity_of(filled), range(PARTITIONS), Team(1, said.put_nowait), beside)
+    )
+    while "--resume" not in (told := await said.get()):
+        pass
+    await asyncio.sleep(0)  # its processes are asked for
+    task.cancel()
+    with pytest.raises(Interrupted):
+        await task
+    environment = {
+        **{f"TURNLOG_{name.upper()}": getattr(filled, name) for name in ("kafka", "postgres", "namespace")},
+        "XDG_CACHE_HOME": str(tmp_path),
+    }
+    name = told.rpartition(" ")[2]
+    ended = await turnlog_async("audit", "verify", "--resume", name, "-o", "json", environment=environment)
+    assert (ended.code, ended.document["violations"], ended.document["ok"]) == (1, [], False), ended.err
+    assert ended.document["digests"] == [each.document() for each in evidence]
+    assert ended.document["digests_compared_at"] == 1_796_000_000_000
+    assert [Evidence.of(each) for each in ended.document["digests"]] == evidence
 
 
 async def test_a_process_that_is_killed_is_told_and_the_audit_goes_on_from_what_is_kept(filled: Settings) -> None:

@@ -8,12 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from ops.embedded import EmbeddedStack
+from streams.core.commands import NoteAction
 from streams.fence.migrate import migrate
+from streams.runtime.codec import Codec
 from streams.settings import Settings
+from streams.topics import Topics
 from tests.support.command import turnlog_async
-from tests.support.exports import seeded_history, write_seeded
+from tests.support.exports import export, seeded_history, write_seeded
 
 LENGTH = 100
 
@@ -52,6 +56,44 @@ async def test_live_state_is_asked_beside_the_journal(environment: dict[str, str
     ended = await turnlog_async("sql", asked, "-o", "jsonl", environment=environment)
     assert ended.code == 0, ended.err
     assert (ended.document["l"], ended.document["w"]) == (0, 0)
+
+
+async def notes(environment: dict[str, str]) -> list[tuple[str, str, str]]:
+    """What is written down of operators in the intake of partition 0, for workers to take."""
+    place = TopicPartition(Topics(environment["TURNLOG_NAMESPACE"]).membership, 0)
+    reader = AIOKafkaConsumer(bootstrap_servers=environment["TURNLOG_KAFKA"], auto_offset_reset="earliest")
+    await reader.start()
+    found = []
+    try:
+        reader.assign([place])
+        end = (await reader.end_offsets([place]))[place]
+        while await reader.position(place) < end:
+            for record in (await reader.getmany(place, timeout_ms=1000)).get(place, ()):
+                note = Codec().decode_membership(record, 0)
+                assert isinstance(note, NoteAction)
+                found.append((note.action, note.subject, note.reason))
+    finally:
+        await reader.stop()
+    return found
+
+
+async def test_who_is_shown_what_was_said_in_files_is_noted_where_there_is_a_deployment_to_note_it(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    await export(seeded_history(length=LENGTH), "jsonl", tmp_path)
+    asked = ("sql", "select text from turns where text is not null limit 1", "--export", str(tmp_path), "-o", "json")
+    masked = await turnlog_async(*asked, environment=environment)
+    assert masked.document[0]["text"].endswith(" characters)")
+    assert await notes(environment) == [], "nobody was shown anything"
+    shown = await turnlog_async(*asked, "--show-text", "--why", "case 7", environment=environment)
+    assert shown.code == 0, shown.err
+    assert not shown.document[0]["text"].endswith(" characters)")
+    assert await notes(environment) == [("text_shown", f"sql of the export {tmp_path}", "case 7")]
+    assert "NOT noted" not in shown.err
+    alone = await turnlog_async(*asked, "--show-text")
+    assert (alone.document, "NOT noted in any journal" in alone.err) == (shown.document, True)
+    away = await turnlog_async(*asked, "--show-text", environment={"TURNLOG_KAFKA": "127.0.0.1:1"})
+    assert (away.code, away.out) == (2, ""), "what cannot be noted is not shown"
 
 
 async def test_an_interrupted_export_prints_how_to_go_on(environment: dict[str, str], tmp_path: Path) -> None:
