@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 from ops.audit.violations import SKEW_MS, Kinds, Tally
 from streams.core.events import (
     ConversationClosed,
+    ConversationErased,
     ConversationHandedOver,
     Entry,
     Event,
@@ -55,6 +56,7 @@ class NothingLost:
         TurnEdited,
         TurnRegenerated,
         ConversationClosed,
+        ConversationErased,
         ConversationHandedOver,
         Refused,
     )
@@ -177,8 +179,8 @@ class NothingLost:
         self.tally.fenced += refused.reason is RefusedReason.FENCED
         return []
 
-    def _closed(self, closed: ConversationClosed | ConversationHandedOver) -> list[str]:
-        """What waited for a member ends with the conversation, or because a human took it."""
+    def _closed(self, closed: ConversationClosed | ConversationErased | ConversationHandedOver) -> list[str]:
+        """What waited for a member ends with the conversation, closed or erased, or because a human took it."""
         conversation = str(closed.conversation_id)
         for seq in sorted(self._waiting.pop(conversation, ())):
             account = self._accounts.get((conversation, seq))
@@ -220,6 +222,7 @@ _SEE: Final[dict[type[Event], Callable[[NothingLost, Any], list[str]]]] = {
     TurnEdited: NothingLost._wanted_anew,
     TurnRegenerated: NothingLost._wanted_anew,
     ConversationClosed: NothingLost._closed,
+    ConversationErased: NothingLost._closed,
     ConversationHandedOver: NothingLost._closed,
     Refused: NothingLost._refused,
 }

@@ -109,6 +109,16 @@ def is_started(run: Run) -> bool:
     return run.progress is not None and run.progress.started
 
 
+def begun(conversation: Conversation, command: CommitFrame, run: Run) -> Run:
+    """Which run a `run started` begins that names none and, by what its sender said last, would be of `run`. Nobody
+    says twice that it begins: where its process said so of that one over an earlier connection, and nothing came of it
+    over this one, it is the first that was given to it since."""
+    if not (run.adopted_at and is_started(run)):
+        return run
+    held = (other for other in conversation.runs.values() if other.member == command.member and not is_started(other))
+    return min((other for other in held if _was_given(other, command)), default=run, key=by_turn)
+
+
 def _key_sent_before(conversation: Conversation, command: CommitFrame, client_id: str) -> str | None:
     """The key that it was stored under in a run that ended lately, or as a proactive frame; None: it is new.
 

@@ -38,6 +38,7 @@ from streams.core import heard, keys, proactive, refusals
 from streams.core.commands import CommitFrame
 from streams.core.correlation import (
     Target,
+    begun,
     by_turn,
     claimed_run,
     correlate,
@@ -71,6 +72,7 @@ from streams.core.timeouts import heir_of_adopter
 
 NOT_OPEN: Final = "run: it has ended, or never was one of this group"
 TORN: Final = "run: what was sent before over a lost connection may be missing; it is given again"
+NEEDS_RUN: Final = "type: needs a run that its sender holds"
 TO_STOP: Final = "run: it was told to stop, and asks"
 REST: Final = "run: what came of it before was refused; say `run started`, then begin anew"
 
@@ -150,8 +152,8 @@ def _decide_proactive(
         return refusals.frame_fenced(state, command, claimed, "run: another connection holds the one that it may be of")
     if is_its_own(conversation, command.group):
         problem = None
-    elif command.frame.type in UNNUMBERED:
-        problem = "type: needs a run that its sender holds"
+    elif command.frame.type in UNNUMBERED or command.frame.type == INTERRUPT:
+        problem = NEEDS_RUN  # a question of no run could not be answered, and would stay open for ever
     else:
         problem = proactive.why_not(state, conversation, command)
     if problem is not None:
@@ -275,8 +277,10 @@ def _decide_run_status(
         return refusals.frame_fenced(state, command, None, NOT_OPEN) if target.names and status == "started" else []
     if not _holds(command, run):
         return refusals.frame_fenced(state, command, run, "run: held by another member, or at a later epoch")
-    if status == "started" and not is_started(run):
-        return [_started(conversation, command, run, "run")]
+    if status == "started":
+        begins = run if target.names else begun(conversation, command, run)
+        if not is_started(begins):
+            return [_started(conversation, command, begins, "run")]
     ended = RUN_ENDS.get(status or "")
     if ended is RunStatus.ANSWERED and lacks_something(command, run):
         return _begin_anew(state, conversation, command, run)

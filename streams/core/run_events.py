@@ -223,7 +223,7 @@ def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, eve
     run.handed = run.handed or not (event.adopted or event.from_member == event.to_member)
     if event.adopted:
         run.adopted_at = max(entry.at, 1)
-        if run.progress is not None and run.progress.started:
+        if run.progress is not None and run.progress.started and not _is_at_work(conversation, event.to_member):
             conversation.current[event.to_member] = run.id
     elif event.continued:
         _hand_on(run, entry, event)
@@ -232,6 +232,13 @@ def evolve_moved(state: Partition, conversation: Conversation, entry: Entry, eve
         if event.superseded:
             run.generation += 1
     watch(state, conversation, run)
+
+
+def _is_at_work(conversation: Conversation, member: str) -> bool:
+    """It works on a run by what came over the connection that it has now: one that it adopts, which it had begun over
+    an earlier one, does not take that one's place."""
+    current = conversation.runs.get(conversation.current.get(member, ""))
+    return current is not None and not current.adopted_at
 
 
 def _keep(run: Run, event: RunMoved) -> None:

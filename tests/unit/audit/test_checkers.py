@@ -19,7 +19,7 @@ from ops.audit.replay import CheckpointHolds, Replay
 from ops.audit.runs import RunEpochs
 from ops.audit.turns import NothingLost
 from ops.audit.violations import Checker, Findings, Tally, Verdict, Violation
-from streams.core.commands import CloseConversation
+from streams.core.commands import CloseConversation, EraseConversation
 from streams.core.events import (
     Assignment,
     BatchCommitted,
@@ -358,16 +358,15 @@ def test_5_a_turn_without_its_end_is_open() -> None:
     assert counted(without(answered().entries, RunEnded)).open == 1
 
 
-def test_5_a_waiting_turn_ends_with_its_conversation() -> None:
+@pytest.mark.parametrize("end", [CloseConversation, EraseConversation])
+def test_5_a_waiting_turn_ends_with_its_conversation(end: type[CloseConversation | EraseConversation]) -> None:
     journal = ready()
     journal.leave("gw-1.1")
     journal.leave("gw-1.2")
     journal.say()
     assert counted(journal.entries).open == 1
     journal.take(
-        CloseConversation(
-            at=journal.at, timestamp=journal.at, conversation_id=CONVERSATION, by="ana", reason="done", id="x"
-        )
+        end(at=journal.at, timestamp=journal.at, conversation_id=CONVERSATION, by="ana", reason="done", id="x")
     )
     tally = counted(journal.entries)
     assert (tally.open, tally.ended) == (0, 1)
