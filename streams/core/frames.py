@@ -18,6 +18,7 @@ turn by its clientId, and any member of that channel may say it.
 | `checkpoint` | an unnumbered frame of its run, for whoever continues it; shown to nobody |
 | `interrupt`, `interrupt_resolved` | a numbered frame; opens, closes an ask |
 | `interrupt` of a run that is to stop | fenced, and `RunEnded` cancelled: nobody is asked what would not be heard |
+| `interrupt`, `error`, `skills`, `genui_components` of no run, where the conversation is another channel's | fenced |
 | `genui`, `tool_call`, `skill`, `event` | a numbered frame |
 | `typing`, `presence`, and others of the protocol's own that only a server sends | nothing |
 | any other: a message | a numbered frame; it is the answer when neither `read` nor `run started` announced its run |
@@ -73,6 +74,7 @@ from streams.core.timeouts import heir_of_adopter
 NOT_OPEN: Final = "run: it has ended, or never was one of this group"
 TORN: Final = "run: what was sent before over a lost connection may be missing; it is given again"
 NEEDS_RUN: Final = "type: needs a run that its sender holds"
+"""A question of no run, as of one that a person stopped meanwhile, could not be answered and would stay open for ever."""
 TO_STOP: Final = "run: it was told to stop, and asks"
 REST: Final = "run: what came of it before was refused; say `run started`, then begin anew"
 
@@ -153,7 +155,7 @@ def _decide_proactive(
     if is_its_own(conversation, command.group):
         problem = None
     elif command.frame.type in UNNUMBERED or command.frame.type == INTERRUPT:
-        problem = NEEDS_RUN  # a question of no run could not be answered, and would stay open for ever
+        problem = NEEDS_RUN
     else:
         problem = proactive.why_not(state, conversation, command)
     if problem is not None:

@@ -225,7 +225,7 @@ class TestProactive:
         world.close()
         assert reason(world.send("a")) is RefusedReason.CONVERSATION_CLOSED
 
-    @pytest.mark.parametrize("type_", ["error", "skills"])
+    @pytest.mark.parametrize("type_", ["error", "interrupt", "skills"])
     def test_what_needs_a_run_is_fenced_without_one(self, world: World, type_: str) -> None:
         assert reason(world.send("a", type_)) is RefusedReason.FENCED
 
