@@ -181,6 +181,8 @@ class Traveller:
     def _keep(self, standing: Standing) -> None:
         """Keep a point, and forget what rests: it is in there."""
         state = standing.state
+        for id_ in state.dirty:
+            _forget_words(state.conversations[id_])
         changed = [(id_, dump_conversation(state.conversations[id_])[0]) for id_ in sorted(state.dirty)]
         hot = tuple(id_ for id_, each in state.conversations.items() if is_hot(each))
         point = Point(standing.position, state.lsn, standing.timestamp, dump_partition(state), hot)
@@ -189,6 +191,13 @@ class Traveller:
         state.dirty.clear()
         for id_ in [id_ for id_, each in state.conversations.items() if not is_hot(each)]:
             del state.conversations[id_]
+
+
+def _forget_words(conversation: Conversation) -> None:
+    """That its open questions were answered stays; how, which no fold asks for, does not."""
+    for run in conversation.runs.values():
+        if run.progress is not None and run.progress.answers:
+            run.progress.answers = {ask: (lsn, "") for ask, (lsn, _) in run.progress.answers.items()}
 
 
 def cache_of(history: History) -> Path:

@@ -20,6 +20,9 @@ from ops.cli.errors import CommandFailed
 from ops.cli.replay import Wanted, look, target_of
 from ops.history import Missing
 from ops.replay import Standing, Target, Traveller, Unreachable
+from ops.replay.travel import cache_of
+from streams.core.commands import CommitPersonFrame
+from streams.core.content import Frame
 from streams.core.events import Entry
 from streams.core.fold import evolve
 from streams.core.state import Partition
@@ -84,6 +87,35 @@ async def test_a_later_look_begins_at_a_kept_state(made: list[Entry]) -> None:
     behind = next(record for record in history.records[0] if history.decode(record).lsn == 2_500).offset - begun
     assert begun > 0
     assert behind < 3 * 200 + 300  # a point is kept at the end of the batch in which it is due
+
+
+def holding(folder: Path, words: bytes) -> list[str]:
+    """Names of the files that hold these."""
+    return [path.name for path in folder.rglob("*") if path.is_file() and words in path.read_bytes()]
+
+
+async def test_nothing_that_was_said_is_kept_and_what_earlier_releases_kept_of_it_is_removed(own_cache: Path) -> None:
+    journal = ready()
+    journal.say("a zebra?")
+    journal.frame(journal.owner, "interrupt", frame=Frame(id="ask", type="interrupt", data='{"text":"zebra?"}'))
+    resume = Frame(id="r", type="resume", data='{"answers":{"ask":{"text":"zebra!"}}}')
+    stamps = {"at": journal.at, "timestamp": journal.at, "conversation_id": CONVERSATION}
+    journal.take(CommitPersonFrame(**stamps, frame=resume, sender="ana", channel="web"))
+    journal.batch(3, 1)
+    [run] = journal.state.conversations[CONVERSATION].runs.values()
+    assert run.progress is not None
+    assert "zebra!" in str(run.progress.answers), "a checkpoint has it, for the member that goes on"
+    history = one_partition(journal.entries)
+    folder = cache_of(history)
+    old = [folder / f"p00000-f6.db{more}" for more in ("", "-wal")]
+    for each in (*old, folder / "p00001-f6.db"):
+        each.write_bytes(b"zebra!")
+    standing = await gone_to(history, Target(), every=1)
+    [same_run] = standing.state.conversations[CONVERSATION].runs.values()
+    assert same_run.progress is not None
+    assert list(same_run.progress.answers) == ["ask"]
+    assert holding(own_cache, b"zebra") == ["p00001-f6.db"], "of another partition, removed when that is looked at"
+    assert (await gone_to(history, Target(), every=1)).state.lsn == journal.state.lsn
 
 
 async def test_states_of_another_journal_are_not_used(made: list[Entry]) -> None:
