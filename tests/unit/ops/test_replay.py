@@ -99,7 +99,7 @@ async def test_nothing_that_was_said_is_kept_and_what_earlier_releases_kept_of_i
     journal.say("a zebra?")
     journal.frame(journal.owner, "interrupt", frame=Frame(id="ask", type="interrupt", data='{"text":"zebra?"}'))
     resume = Frame(id="r", type="resume", data='{"answers":{"ask":{"text":"zebra!"}}}')
-    stamps = {"at": journal.at, "timestamp": journal.at, "conversation_id": CONVERSATION}
+    stamps: dict[str, Any] = {"at": journal.at, "timestamp": journal.at, "conversation_id": CONVERSATION}
     journal.take(CommitPersonFrame(**stamps, frame=resume, sender="ana", channel="web"))
     journal.batch(3, 1)
     [run] = journal.state.conversations[CONVERSATION].runs.values()
