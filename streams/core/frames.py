@@ -74,7 +74,7 @@ from streams.core.timeouts import heir_of_adopter
 NOT_OPEN: Final = "run: it has ended, or never was one of this group"
 TORN: Final = "run: what was sent before over a lost connection may be missing; it is given again"
 NEEDS_RUN: Final = "type: needs a run that its sender holds"
-"""A question of no run, as of one that a person stopped meanwhile, could not be answered and would stay open for ever."""
+"""A question of no run, as of one that was just stopped, could not be answered and would stay open for ever."""
 TO_STOP: Final = "run: it was told to stop, and asks"
 REST: Final = "run: what came of it before was refused; say `run started`, then begin anew"
 
