@@ -42,6 +42,7 @@ from streams.sealing.copies import KeyTopic
 from streams.sealing.store import CopiesUnavailable, Shredder
 from streams.settings import Settings, load_settings
 from streams.topics import Topics
+from streams.tracing import Tracer, open_tracer, traceparent_in
 
 log = structlog.get_logger(__name__)
 
@@ -74,6 +75,7 @@ class ProjectorApp(faust.App):
     store: PostgresProjection
     health: HealthServer
     shredding: tuple[Shredder, KeyTopic]
+    spans: Tracer
     projector_id: str
     metrics_url: str = ""
     on_ready: OnReady | None = None
@@ -99,6 +101,7 @@ class ProjectorApp(faust.App):
         await self.store.close()
         for part in self.shredding:
             await part.close()
+        await self.spans.close()
         self.health.stop()
 
     def on_rebalance_end(self) -> None:
@@ -150,9 +153,12 @@ def end_within(seconds: float, end: Callable[[int], object] = os._exit) -> threa
 def create(settings: Settings, on_ready: OnReady | None = None) -> ProjectorApp:
     """The app, wired. `on_ready` gets {id, pid, metrics} once this process has its share of the partitions."""
     topics, metrics, store = Topics(settings.namespace), ProjectorMetrics(), PostgresProjection(settings.postgres)
-    journal = KafkaJournal(settings.kafka, topics.conversations, request_timeout_ms=settings.request_timeout_ms)
+    tracer = open_tracer(settings, "turnlog-projector")
+    journal = KafkaJournal(
+        settings.kafka, topics.conversations, request_timeout_ms=settings.request_timeout_ms, traced=tracer.on
+    )
     codec = open_codec(settings.schema_registry, topics)
-    writer = ProjectionWriter(store, journal, codec.decode_entry, metrics)
+    writer = ProjectionWriter(store, journal, codec.decode_entry, metrics, tracer=tracer)
     app = ProjectorApp(
         f"turnlog-projector-{settings.namespace or 'default'}",
         broker=[URL(f"kafka://{address}") for address in settings.kafka.split(",")],
@@ -164,6 +170,7 @@ def create(settings: Settings, on_ready: OnReady | None = None) -> ProjectorApp:
         broker_heartbeat_interval=HEARTBEAT_S,
     )
     app.settings, app.topics_read, app.writer, app.store, app.on_ready = settings, topics, writer, store, on_ready
+    app.spans = tracer
     app.health = HealthServer(metrics.registry, healthy=writer.health, ready=writer.health)
     app.projector_id = f"pr-{secrets.token_hex(6)}"
     # No acks: positions are in Postgres. faust would keep a tree of every transaction marker for the offsets that it
@@ -176,7 +183,8 @@ def create(settings: Settings, on_ready: OnReady | None = None) -> ProjectorApp:
     async def project(stream: Any) -> None:
         async for event in stream.events():
             message = event.message
-            await writer.put(JournalRecord(message.partition, message.offset, message.value))
+            traceparent = traceparent_in(message.headers or ()) if tracer.on else None
+            await writer.put(JournalRecord(message.partition, message.offset, message.value, traceparent))
 
     app.task(writer.run)
     shredder, keys = Shredder(settings.postgres), KeyTopic(settings)

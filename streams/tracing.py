@@ -1,4 +1,4 @@
-"""Traces of a turn's way, through Kafka's headers: gateway → sequencer → gateway → agent → answer.
+"""Traces of a turn's way, through Kafka's headers: gateway → sequencer → gateway → agent → answer → read model.
 
 Off unless `TURNLOG_TRACES` names a collector (OTLP over HTTP): then `OFF` stands in the place of a tracer, and whoever
 asks it pays one attribute look-up. The context travels as W3C `traceparent`, in records' headers; one that a client
@@ -6,21 +6,36 @@ sent is continued either way. Which traces are taken is OpenTelemetry's own matt
 
     turnlog.send            gateway     a command, until Kafka has it
     └ turnlog.commit        sequencer   its batch's transaction
+      ├ turnlog.project     projector   its batch's transaction, with the read model's rows
       └ turnlog.deliver     gateway     the committed turn, to the socket of its agent
-        └ turnlog.agent     gateway     until the agent's first frame came back
-          └ turnlog.send    gateway     each frame of the answer
-            └ turnlog.commit …          and so on, to `turnlog.deliver` of who watches
+        └ turnlog.agent     gateway     until the agent's first frame came back; the delivered turn carries its context
+          └ turnlog.answer  agent       its handler, where the SDK is asked for it (`Agent(tracing=True)`)
+            └ turnlog.send  gateway     each frame of the answer; it carries back the context that it was sent in
+              └ turnlog.commit …        and so on, to `turnlog.deliver` of who watches
 """
 
 from __future__ import annotations
 
-import time
+import asyncio
+import contextlib
+import os
+import re
+import socket
+import threading
+from collections.abc import Iterable
 from typing import Any, Final, Protocol
+
+import structlog
 
 from streams.settings import Settings, SettingsError
 
+log = structlog.get_logger(__name__)
+
 TRACEPARENT: Final = "traceparent"
+_TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 EXPORT_PATH: Final = "/v1/traces"
+CLOSE_WITHIN_S: Final = 1.0
+"""How long the end of a process waits for its last spans to be taken. A collector that answers takes milliseconds."""
 
 
 class Span(Protocol):
@@ -40,20 +55,20 @@ class Tracer(Protocol):
     on: bool
     """False: nobody wants any, and nothing else of it may be asked."""
 
-    def begin(self, name: str, parent: bytes | None, *, since_ns: int | None = None, **attributes: str | int) -> Span:
-        """A span from now on, or since then (ns since the epoch); `parent`: a `traceparent`, None for a new trace."""
+    def begin(self, name: str, parent: bytes | None, **attributes: str | int) -> Span:
+        """A span from now on; `parent`: a `traceparent`, None for a new trace."""
 
-    def close(self) -> None:
-        """Send what is left."""
+    async def close(self, within_s: float = CLOSE_WITHIN_S) -> None:
+        """Send what is left. What a collector has not taken within so many seconds is lost."""
 
 
 class _Off:
     on = False
 
-    def begin(self, name: str, parent: bytes | None, *, since_ns: int | None = None, **attributes: str | int) -> Span:  # noqa: ARG002
+    def begin(self, name: str, parent: bytes | None, **attributes: str | int) -> Span:  # noqa: ARG002
         raise AssertionError("tracing is off: ask `on` first")
 
-    def close(self) -> None:
+    async def close(self, within_s: float = CLOSE_WITHIN_S) -> None:
         """Nothing is left."""
 
 
@@ -83,19 +98,36 @@ class OpenTelemetryTracer:
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 -- an extra: only where tracing is on
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
 
-        self._provider = TracerProvider(resource=Resource.create({"service.name": service}))
+        # `close` ends it: OpenTelemetry's own hook would hold up the interpreter's end for as long as it likes.
+        self._provider = TracerProvider(
+            resource=Resource.create(
+                {"service.name": service, "host.name": socket.gethostname(), "process.pid": os.getpid()}
+            ),
+            shutdown_on_exit=False,
+        )
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("turnlog")
 
-    def begin(self, name: str, parent: bytes | None, *, since_ns: int | None = None, **attributes: str | int) -> Span:
+    def begin(self, name: str, parent: bytes | None, **attributes: str | int) -> Span:
         """See `Tracer`. A `parent` that is none begins a trace."""
-        return _Span(
-            self._tracer.start_span(name, context=_context(parent), start_time=since_ns, attributes=attributes)
-        )
+        return _Span(self._tracer.start_span(name, context=_context(parent), attributes=attributes))
 
-    def close(self) -> None:
-        """See `Tracer`."""
-        self._provider.shutdown()
+    async def close(self, within_s: float = CLOSE_WITHIN_S) -> None:
+        """See `Tracer`. The exporter blocks while it sends, and for ten seconds where nobody answers: that is done in
+        a thread, which holds up neither the loop nor, being a daemon, the process's end."""
+        loop, closed = asyncio.get_running_loop(), asyncio.Event()
+
+        def shut_down() -> None:
+            self._provider.shutdown()
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(closed.set)
+
+        threading.Thread(target=shut_down, name="the last spans", daemon=True).start()
+        try:
+            async with asyncio.timeout(within_s):
+                await closed.wait()
+        except TimeoutError:
+            log.warning("the collector did not take the last spans in time; they are lost", within_s=within_s)
 
 
 class _Span:
@@ -119,6 +151,11 @@ def _context(parent: bytes | None) -> Any:
     return TraceContextTextMapPropagator().extract(carrier, Context())
 
 
-def now_ns() -> int:
-    """Wall clock, as spans have it."""
-    return time.time_ns()
+def traceparent_in(headers: Iterable[tuple[str, bytes | None]]) -> bytes | None:
+    """The `traceparent` among a record's headers; None: there is none."""
+    return next((value for name, value in headers if name == TRACEPARENT), None)
+
+
+def is_traceparent(value: object) -> bool:
+    """Whether it is one, of the only version that there is so far."""
+    return isinstance(value, str) and _TRACEPARENT.fullmatch(value) is not None

@@ -192,7 +192,7 @@ class Worker(Service):
         await closed(
             self._leases, self._checkpoints, self._outbox, self._readers, self._ends, *self._transactions.values()
         )
-        self._tracer.close()
+        await self._tracer.close()
         log.info("worker stopped", worker=self.id)
 
     async def until_crashed(self) -> None:

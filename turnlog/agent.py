@@ -19,14 +19,18 @@ import re
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from turnlog.backoff import Backoff
 from turnlog.handlers import Handler, Handlers
 from turnlog.link import Link
 from turnlog.process import Process, Settings
 from turnlog.tokens import CallableToken, FixedToken, SecretToken, TokenSource
+from turnlog.tracing import answering, untraced
 from turnlog.wire import Frame, base_url
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 INSTANCE = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
 H = TypeVar("H", bound=Handler)
@@ -53,6 +57,9 @@ class Agent:
     has in hand is held for it for the channel's grace (30 s) instead of going to another process at once: for work that
     is long, or must not be done twice. What it costs: of a process that died, the others learn after the grace only. A
     process that starts anew is another one, whatever its name; one name, one process at a time.
+
+    `tracing`: each handler runs in an OpenTelemetry span, in the trace of its turn; True: of the program's own tracer
+    provider, else of this one. Needs the extra `tracing`.
     """
 
     def __init__(
@@ -70,6 +77,7 @@ class Agent:
         most_runs: int | None = None,
         continues: bool = False,
         instance: str | None = None,
+        tracing: TracerProvider | bool = False,
         backoff: Backoff | None = None,
     ) -> None:
         urls = [url] if isinstance(url, str) else list(url)
@@ -91,7 +99,9 @@ class Agent:
             _token_source(channel_secret, token, get_token),
             backoff=backoff or Backoff(),
         )
-        self._process = Process(self.settings, self.handlers, self._link)
+        self.answering = untraced if tracing is False else answering(None if tracing is True else tracing)
+        """What each handler runs in."""
+        self._process = Process(self.settings, self.handlers, self._link, answering=self.answering)
 
     @property
     def group(self) -> str | None:

@@ -16,6 +16,7 @@ from turnlog.past import Past
 from turnlog.reply import Reply
 from turnlog.resume import resume_in
 from turnlog.run import Run, RunState
+from turnlog.tracing import Answering, untraced
 from turnlog.turn import turn_in
 from turnlog.wire import PROTOCOL, Frame
 
@@ -43,8 +44,11 @@ class Settings:
 class Process:
     """The peer of a connection."""
 
-    def __init__(self, settings: Settings, handlers: Handlers, link: Connection) -> None:
+    def __init__(
+        self, settings: Settings, handlers: Handlers, link: Connection, *, answering: Answering = untraced
+    ) -> None:
         self._settings = settings
+        self._answering = answering
         self._handlers = handlers
         self._link = link
         self.on_ready: Callable[[], None] | None = None
@@ -178,9 +182,10 @@ class Process:
             log.exception("turnlog: the handler of frames failed on %s of %s", frame.get("type"), conversation)
 
     async def _answer(self, run: Run) -> None:
-        reply = Reply(run, self._outbox, self._past, flush_every=self._settings.flush_every)
-        await self._handlers.answer(run.turn, reply)
-        await reply.close()
+        with self._answering(run.turn) as run.traceparent:
+            reply = Reply(run, self._outbox, self._past, flush_every=self._settings.flush_every)
+            await self._handlers.answer(run.turn, reply)
+            await reply.close()
 
 
 def _data(frame: Frame) -> Frame:

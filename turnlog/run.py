@@ -85,6 +85,8 @@ class Run:
         self.placed.set()
         self.unplaced_since: float | None = None
         """When that connection was welcomed, by the loop's clock; None: whose it is is known, or never said."""
+        self.traceparent = turn.traceparent
+        """Of the span that its frames are said in; None: nobody traces."""
         self._epoch = turn.run_epoch
         self._generation = generation
 
@@ -164,4 +166,6 @@ class Run:
             stamped["run"] = self.turn.run
             if self._epoch is not None and generation == self._generation:
                 stamped["runEpoch"] = self._epoch
+        if self.traceparent is not None:
+            stamped["traceparent"] = self.traceparent
         return {"conversationId": self.turn.conversation, "frame": stamped}

@@ -59,6 +59,8 @@ class Turn:
     """Set when the turn is not this process's to answer any more: a function in a thread looks at it, to end early."""
     resume: Resume | None = None
     """What an earlier owner had done of it, for an agent that `continues`; None: begin at the beginning."""
+    traceparent: str | None = None
+    """W3C trace context of its delivery, where the gateway traces; what the answer sends carries it back."""
     raw: Frame = field(default_factory=dict, repr=False)
     """The frame as it came."""
 
@@ -87,6 +89,7 @@ def turn_in(conversation: str, frame: Frame, earlier: Sequence[Frame] = ()) -> T
         invocation=_invocation_of(frame.get("invocation"), data),
         answers=_string(frame.get("answers")),
         resume=resume_in(frame, earlier),
+        traceparent=_string(frame.get("traceparent")),
         raw=frame,
     )
 

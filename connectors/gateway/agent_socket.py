@@ -37,6 +37,7 @@ from connectors.gateway.protocol.errors import CLOSE_NORMAL, CLOSE_RESTART, Prot
 from streams.core.commands import CommitFrame, RefuseRun
 from streams.core.events import Duplicate, Entry, FrameCommitted, Refused
 from streams.core.membership import SENT_AWAY
+from streams.tracing import TRACEPARENT
 
 if TYPE_CHECKING:
     from connectors.gateway.gateway import Gateway
@@ -238,11 +239,12 @@ class AgentConnection(Connection):
             delivered_seq=submit.delivered_seq,
             n=self._numbers[partition],
         )
+        traced = () if submit.traceparent is None else ((TRACEPARENT, submit.traceparent.encode()),)
         if submit.ref is not None:
             ref = submit.ref
             gateway.hub.wait_for_frame(ref, self._outcome, lambda: self._passed(ref))
         try:
-            written = await gateway.intake.send(command)
+            written = await gateway.intake.send(command, headers=traced)
         except NOT_TAKEN as error:
             self._failed(submit, not_taken(error))
             return

@@ -89,7 +89,7 @@ class Process:
                 await self._serve(joining.result().partitions, serving, _url(listener, host), on_ready)
         finally:
             await self._end([serving])
-            self._tracer.close()
+            await self._tracer.close()
         log.info("gateway stopped")
 
     async def _serve(self, partitions: int, serving: asyncio.Task[Any], url: str, on_ready: OnReady) -> None:
@@ -121,6 +121,7 @@ class Process:
             if self._traces is not None:
                 tail.traces = self._traces
                 self._traces.mine, self._traces.concerned = gateway.membership.is_mine, gateway.hub.concerned
+                gateway.carried = self._traces.carried
             await gateway.directory.start()
             self._front.open(gateway)
             parts = [

@@ -130,6 +130,8 @@ class Gateway:
         self.calls = Calls(read_model, self.history, partition_of=self.partition_of, last_lsn=self.recent.last_lsn)
         self.hub.on_entry.append(self.calls.apply)
         self.authorizer = Authorizer(self)
+        self.carried: Callable[[str, str], str | None] = lambda _run, _member: None
+        """What a run's turn carries to its member of the trace that it is of; None: nobody traces."""
         self.phase = Phase.STARTING
         self._horizon = horizon
         self._kafka_error = ""

@@ -98,6 +98,7 @@ def _connection(
             partition_of=gateway.partition_of,
             new_id=lambda: str(uuid4()),
             runs_max=gateway.settings.runs_per_member,
+            carried=gateway.carried,
             token=token,
             scope_of=verify,
             connection_id=gateway.membership.new_member_id(),

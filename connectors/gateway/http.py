@@ -19,6 +19,7 @@ from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import MAX_ID, decode_object
 from connectors.gateway.protocol.session import Claims, Scope
+from streams.tracing import TRACEPARENT
 
 if TYPE_CHECKING:
     from connectors.gateway.gateway import Gateway
@@ -30,7 +31,6 @@ MAX_KEY = 255
 REASON_MAX = 1_000
 NUMBER_DIGITS = 18
 """Any that fit into 64 bits."""
-TRACEPARENT = "traceparent"
 
 Handler = Callable[["Gateway", Request], Awaitable[Response]]
 

@@ -21,7 +21,6 @@ from connectors.gateway.words import Words, insisted
 from streams.core.events import Entry
 from streams.runtime.codec import Codec, Undecodable
 from streams.settings import Settings
-from streams.tracing import now_ns
 
 log = structlog.get_logger(__name__)
 
@@ -139,10 +138,11 @@ class Tail:
             entries = [entry for entry in found if entry is not None]
             opened = await insisted(self._words, entries)
             self._positions[partition] = records[-1].offset + 1
-            since_ns = 0 if self.traces is None else now_ns()
+            # Begun before anybody is told: what is given to agents carries the context on.
+            spans = [] if self.traces is None else self.traces.delivering(entries, contexts_of(records, found))
             self.apply(partition.partition, opened)
-            if self.traces is not None:
-                self.traces.delivered(entries, contexts_of(records, found), since_ns)
+            for span in spans:
+                span.end()
         if self._ends is not None:
             await self._look_caught_up(reader)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from streams.projector.order import JournalRecord
+from streams.tracing import traceparent_in
 
 CHUNK_RECORDS = 2_000
 POLL_MS = 500
@@ -24,12 +25,16 @@ class Journal(Protocol):
 
 
 class KafkaJournal:
-    """`Journal` on Kafka. Each call has a consumer of its own: it is used seldom, and never shares a position."""
+    """`Journal` on Kafka. Each call has a consumer of its own: it is used seldom, and never shares a position.
 
-    def __init__(self, bootstrap: str, topic: str, *, request_timeout_ms: int) -> None:
+    traced: whether records are to have the `traceparent` that they carry.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, *, request_timeout_ms: int, traced: bool = False) -> None:
         self._bootstrap = bootstrap
         self._topic = topic
         self._request_timeout_ms = request_timeout_ms
+        self._traced = traced
 
     async def bounds(self, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """See `Journal`."""
@@ -49,12 +54,15 @@ class KafkaJournal:
             while await consumer.position(tp) < until:
                 chunk = await consumer.getmany(tp, timeout_ms=POLL_MS, max_records=CHUNK_RECORDS)
                 records = [
-                    JournalRecord(partition, record.offset, record.value)
+                    JournalRecord(partition, record.offset, record.value, self._traceparent(record))
                     for record in chunk.get(tp, ())
                     if record.offset < until
                 ]
                 if records:
                     yield records
+
+    def _traceparent(self, record: Any) -> bytes | None:
+        return traceparent_in(record.headers) if self._traced else None
 
     def _consumer(self) -> AIOKafkaConsumer:
         return AIOKafkaConsumer(

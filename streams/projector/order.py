@@ -18,6 +18,8 @@ class JournalRecord(msgspec.Struct, frozen=True, gc=False):
     partition: int
     offset: int
     value: bytes | None
+    traceparent: bytes | None = None
+    """Where tracing is on: of the trace that it is of."""
 
 
 class Stop(StrEnum):

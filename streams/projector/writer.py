@@ -37,6 +37,7 @@ from streams.projector.metrics import ProjectorMetrics
 from streams.projector.order import Cut, JournalRecord, Stop, cut
 from streams.projector.rows import Rows
 from streams.projector.store import Position, ProjectionStore
+from streams.tracing import OFF, Span, Tracer
 
 log = structlog.get_logger(__name__)
 
@@ -115,6 +116,7 @@ class ProjectionWriter:
         clock: Callable[[], float] = monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         linger_s: float = LINGER_S,
+        tracer: Tracer = OFF,
     ) -> None:
         self._linger_s = linger_s
         self._wrote_at = -linger_s
@@ -122,6 +124,7 @@ class ProjectionWriter:
         self._journal = journal
         self._decode = decode
         self._metrics = metrics
+        self._tracer = tracer
         self._clock = clock
         self._sleep = sleep
         self._partitions: dict[int, Followed] = {}
@@ -232,7 +235,7 @@ class ProjectionWriter:
     async def _follow(self, followed: Followed, records: Sequence[JournalRecord]) -> None:
         while records:
             taken = cut(followed.position, records, self._decode)
-            await self._write(followed, taken)
+            await self._write(followed, taken, records)
             if taken.at is None:
                 return
             if taken.stop is Stop.GAP:
@@ -253,7 +256,7 @@ class ProjectionWriter:
             try:
                 async for records in self._journal.read(followed.partition, start, until):
                     taken = cut(followed.position, records, self._decode)
-                    await self._write(followed, taken)
+                    await self._write(followed, taken, records)
                     if taken.at is not None:
                         raise _stalled_at(followed, taken)
             except OffsetOutOfRangeError as error:
@@ -261,19 +264,31 @@ class ProjectionWriter:
 
         await self._insist(read)
 
-    async def _write(self, followed: Followed, taken: Cut) -> None:
+    async def _write(self, followed: Followed, taken: Cut, records: Sequence[JournalRecord]) -> None:
         for record, reason in taken.garbage:
             self._metrics.garbage.inc()
             log.error("journal_garbage", partition=record.partition, offset=record.offset, reason=reason)
         if not taken.entries:
             return
         rows, after = Rows(taken.entries), followed.position
+        spans = self._begin_spans(after, taken, records) if self._tracer.on else ()
         began = perf_counter()
         await self._insist(lambda: self._store.write(followed.partition, after, rows, taken.upto))
         self._metrics.write_seconds.observe(perf_counter() - began)
         self._metrics.entries.inc(len(taken.entries))
         self._metrics.lsn.labels(followed.partition).set(taken.upto.lsn)
         followed.position = taken.upto
+        for span in spans:
+            span.end()
+
+    def _begin_spans(self, after: Position, taken: Cut, records: Sequence[JournalRecord]) -> Sequence[Span]:
+        """One for each record of the batch that carries a trace. Of what is not written in the end nothing is told."""
+        written = range(after.journal_offset, taken.upto.journal_offset)
+        return [
+            self._tracer.begin("turnlog.project", record.traceparent, partition=record.partition, offset=record.offset)
+            for record in records
+            if record.traceparent is not None and record.offset in written
+        ]
 
     # ------------------------------------------------------------------------------------------- waiting, health
     async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T:

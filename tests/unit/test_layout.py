@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("turnlog", "streams", "connectors", "ops", "schemas")
 SERVER_ONLY = (
     "langchain_core",
+    "opentelemetry",
     "pydantic",
     "aiokafka",
     "faust",
@@ -69,7 +70,9 @@ def test_importing_the_sdk_loads_nothing_of_the_server() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_what_a_package_imports_is_declared_and_not_there_by_chance(package: str) -> None:
-    own = ("langchain", "data", "faust") if package == "turnlog" else ("server", "data", "tracing", "console")
+    own = (
+        ("langchain", "data", "faust", "tracing") if package == "turnlog" else ("server", "data", "tracing", "console")
+    )
     allowed = declared(*own)
     providers = importlib.metadata.packages_distributions()
     undeclared = {

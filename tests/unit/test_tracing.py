@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from typing import Any
 
+import msgspec
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -18,7 +20,8 @@ from streams.core.content import Frame, Turn
 from streams.core.events import Entry, FrameCommitted, TurnCommitted
 from streams.runtime.writer import Writer
 from streams.settings import SettingsError, load_settings
-from streams.tracing import OFF, OpenTelemetryTracer, now_ns, open_tracer
+from streams.tracing import OFF, OpenTelemetryTracer, is_traceparent, open_tracer
+from tests.support.collector import collector
 from tests.support.sequencing import GATEWAY, GROUP, World, settle
 
 MEMBER = f"{GATEWAY}.1"
@@ -62,7 +65,8 @@ class Traced:
             r for r in self.world.kafka.readable("conversations", 0) if ("type", kind.__name__.encode()) in r.headers
         ]
         entries = [self.world.codec.decode_entry(record.value) for record in records]
-        self.gateway.delivered(entries, contexts_of(records, entries), now_ns())
+        for span in self.gateway.delivering(entries, contexts_of(records, entries)):
+            span.end()
         return entries
 
     def spans(self) -> Sequence[ReadableSpan]:
@@ -107,6 +111,48 @@ async def test_from_the_person_to_the_agent_and_back_is_one_trace(headers: tuple
     )
 
 
+async def test_a_frame_is_of_the_trace_that_its_agent_says_and_else_of_its_run() -> None:
+    traced = Traced()
+    writer = await traced.writer()
+    for turn in ("one", "two"):
+        traced.send(msgspec.structs.replace(ASKED, turn=msgspec.structs.replace(TURN, id=turn)), "turns")
+        await settle(writer)
+    given = [entry.event for entry in traced.deliver(TurnCommitted)]
+    first, second = (event.assigned[0].run_id for event in given if isinstance(event, TurnCommitted))
+    carried = {run: traced.gateway.carried(run, MEMBER) or "" for run in (first, second)}
+    assert all(is_traceparent(each) for each in carried.values())
+    assert traced.gateway.carried(first, "somebody else") is None
+
+    def parent(frame: CommitFrame, *headers: tuple[str, bytes]) -> str:
+        traced.send(frame, "frames", *headers)
+        sent = traced.spans()[-1]
+        assert (sent.name, sent.parent is not None) == ("turnlog.send", True)
+        return f"{sent.parent.span_id:016x}" if sent.parent is not None else ""
+
+    def of(run: str | None) -> CommitFrame:
+        return msgspec.structs.replace(ANSWER, run_id=run)
+
+    assert [parent(of(run)) for run in (first, second, None)] == [
+        carried[run].split("-")[2] for run in (first, second, second)
+    ]
+    assert parent(of(first), ("traceparent", CLIENTS)) == "b7ad6b7169203331"
+
+
+@pytest.mark.parametrize(
+    ("value", "good"),
+    [
+        (CLIENTS.decode(), True),
+        (CLIENTS.decode().upper(), False),
+        (f"00-{'0' * 32}-b7ad6b7169203331-01", False),
+        (f"ff{CLIENTS.decode()[2:]}", False),
+        (CLIENTS.decode() + "\n", False),
+        (7, False),
+    ],
+)
+def test_what_is_no_context_is_not_taken_for_one(value: object, good: bool) -> None:
+    assert is_traceparent(value) is good
+
+
 async def test_what_concerns_nobody_here_or_has_no_trace_has_no_span() -> None:
     traced = Traced()
     writer = await traced.writer()
@@ -122,8 +168,8 @@ async def test_what_concerns_nobody_here_or_has_no_trace_has_no_span() -> None:
 def test_agents_that_never_answer_are_forgotten() -> None:
     traced = Traced()
     for number in range(AT_WORK_MAX + 10):
-        traced.gateway._begin_work(f"c{number}", MEMBER, CLIENTS)
-    assert len(traced.gateway._at_work) == AT_WORK_MAX
+        traced.gateway._begin_work(f"c{number}", f"c{number}/1/agents", MEMBER, CLIENTS)
+    assert len(traced.gateway._at_work) == len(traced.gateway._latest) == AT_WORK_MAX
 
 
 def test_a_header_that_is_no_context_begins_a_trace() -> None:
@@ -143,26 +189,31 @@ def test_it_is_off_unless_a_collector_is_named() -> None:
         load_settings(kafka="127.0.0.1:1", postgres="postgresql://nowhere/none", traces="collector:4318")
 
 
-def test_spans_reach_the_collector_that_is_named() -> None:
-    received: list[tuple[str, int]] = []
-
-    class Collector(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            received.append((self.path, len(self.rfile.read(int(self.headers["content-length"])))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Collector) as server:
-        serving = Thread(target=server.serve_forever)
-        serving.start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        settings = load_settings(kafka="127.0.0.1:1", postgres="postgresql://nowhere/none", traces=url)
+async def test_spans_reach_the_collector_that_is_named() -> None:
+    with collector() as told:
+        settings = load_settings(kafka="127.0.0.1:1", postgres="postgresql://nowhere/none", traces=told.url)
         tracer = open_tracer(settings, "test")
         tracer.begin("turnlog.send", None, conversation="c1").end()
-        tracer.close()
-        server.shutdown()
-        serving.join()
-    assert [path for path, _ in received] == ["/v1/traces"]
-    assert received[0][1] > 0
+        await tracer.close()
+    [span] = told.spans
+    assert (span.name, span.service, span.process, span.about) == (
+        "turnlog.send", "test", os.getpid(), {"conversation": "c1"},
+    )  # fmt: skip
+
+
+async def test_a_collector_that_does_not_answer_holds_up_neither_the_loop_nor_the_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings = load_settings(
+            kafka="127.0.0.1:1",
+            postgres="postgresql://nowhere/none",
+            traces=f"http://127.0.0.1:{silent.getsockname()[1]}",
+        )
+        tracer = open_tracer(settings, "test")
+        tracer.begin("turnlog.send", None).end()
+        closing = asyncio.create_task(tracer.close(within_s=0.2))
+        turns = 0
+        while not closing.done():
+            await asyncio.sleep(0)
+            turns += 1
+        await closing
+    assert turns > 10, "the loop stood still"

@@ -275,7 +275,7 @@ class Gateway:
             self._store(wire, conversation, run, frame)
 
     def _store(self, wire: Wire, conversation: Conversation, run: Run, frame: Frame) -> None:
-        shown = {name: value for name, value in frame.items() if name not in {"run", "runEpoch"}}
+        shown = {name: value for name, value in frame.items() if name not in {"run", "runEpoch", "traceparent"}}
         if frame["type"] not in NUMBERED or frame["type"] == "event":
             shown |= {"id": f"{conversation.id}-{len(conversation.frames) + 1}", "from": "bot"}
         stored = conversation.number(shown)

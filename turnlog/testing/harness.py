@@ -108,7 +108,7 @@ class AgentHarness:
 
     async def _serve(self) -> None:
         wire = Wire(self._gateway)
-        process = Process(self._agent.settings, self._agent.handlers, wire)
+        process = Process(self._agent.settings, self._agent.handlers, wire, answering=self._agent.answering)
         task = asyncio.create_task(wire.run(process))
         self._served.append(_Served(wire, process, task))
         await wire.wait_up(None)

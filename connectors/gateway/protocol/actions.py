@@ -118,6 +118,8 @@ class SubmitFrame(msgspec.Struct, frozen=True):
     ref: str | None
     run_id: str | None
     run_epoch: int | None
+    traceparent: str | None
+    """Of the trace that its sender says that it is of."""
     delivered_seq: int
 
 

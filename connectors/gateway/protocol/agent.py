@@ -40,6 +40,7 @@ from streams.core.events import (
     RefusedReason,
 )
 from streams.runtime.live import Shown, Typing
+from streams.tracing import is_traceparent
 
 # `<conversation>/<turn's seq>/<channel>/<group>`.
 RUN_ID_MAX = 3 * MAX_ID
@@ -47,6 +48,8 @@ RUN_ID_MAX = 3 * MAX_ID
 IN_FLIGHT_MAX = 1_000
 BUSY_RETRY_MS = 500
 CATALOGS = {"genui_components": client_frames.GenuiComponents, "skills": client_frames.Skills}
+NAMED = frozenset({"run", "runEpoch", "traceparent"})
+"""Fields by which an agent's frame says what it is of: nobody is shown them."""
 NOT_SERVED = frozenset({"resume", "abort", "ack", "hello", "ping", "auth"})
 
 
@@ -323,7 +326,7 @@ class AgentSession(AgentRuns):
         """What the process has to offer is shown to whoever watches now, and kept nowhere."""
         messages.check(CATALOGS[kind], frame, kind)
         if self.holds_run_in(conversation_id):
-            shown = {name: value for name, value in frame.items() if name not in {"run", "runEpoch"}}
+            shown = {name: value for name, value in frame.items() if name not in NAMED}
             self._ask(Announce(conversation_id, Shown(encode(shown).decode())))
 
     def _submit(self, conversation_id: str, frame: dict[str, Any]) -> None:
@@ -348,6 +351,7 @@ class AgentSession(AgentRuns):
             ref=ref,
             run_id=run_id,
             run_epoch=run_epoch,
+            traceparent=traced if is_traceparent(traced := frame.get("traceparent")) else None,
             delivered_seq=self._delivery.turn_written(conversation_id),
         )
         partition = self._partition_of(conversation_id)

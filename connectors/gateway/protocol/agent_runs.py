@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -31,9 +31,16 @@ ABORT = encode({"type": "abort"})
 
 
 class AgentRuns(Session):
-    """The part of an agent's session that has to do with runs; `runs_max`: how many it takes."""
+    """The part of an agent's session that has to do with runs; `runs_max`: how many it takes. `carried`: see
+    `Gateway.carried`."""
 
-    def __init__(self, *, runs_max: int = limits.RUNS_PER_MEMBER, **given: Any) -> None:
+    def __init__(
+        self,
+        *,
+        runs_max: int = limits.RUNS_PER_MEMBER,
+        carried: Callable[[str, str], str | None] = lambda _run, _member: None,
+        **given: Any,
+    ) -> None:
         super().__init__(**given)
         self._runs_max = runs_max
         self._refused: set[str] = set()
@@ -48,6 +55,7 @@ class AgentRuns(Session):
             followed=lambda conversation_id: self._ask(Follow((conversation_id,), ask=True)),
             forgotten=lambda conversation_id: self._ask(Unfollow(conversation_id)),
             overfull=self._too_far_behind,
+            carried=lambda run_id: carried(run_id, self.member),
         )
         self._unsaid: list[bytes] = []
         """Enveloped frames that come behind the welcome."""

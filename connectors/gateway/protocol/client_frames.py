@@ -19,6 +19,12 @@ Id = Annotated[str, Meta(min_length=1, max_length=256)]
 MessageType = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$", description="no reserved name but `text`")]
 Millis = Annotated[int, Meta(ge=0, description="milliseconds since the Unix epoch")]
 Seq = Annotated[int, Meta(ge=1, description="place in the conversation: 1, 2, 3 … without a gap")]
+Traceparent = Annotated[
+    str,
+    Meta(
+        pattern="^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$", description="W3C trace context: the trace that it is of"
+    ),
+]
 Watermark = Annotated[int, Meta(ge=0, description="the highest seq that was seen; 0: none")]
 WatermarkText = Annotated[
     str,
@@ -217,10 +223,11 @@ class Edit(Tagged, tag="edit"):
 
 # ---------------------------------------------------------------------------------------- from an agent, in envelopes
 class AgentFrame(Tagged):
-    """What every frame of an agent may name: the run that it belongs to, and its epoch. Ours."""
+    """What every frame of an agent may name: the run that it belongs to, its epoch, and the trace. Ours."""
 
     run: Annotated[str, Meta(min_length=1)] | UnsetType = UNSET
     run_epoch: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    traceparent: Traceparent | UnsetType = UNSET
 
 
 class AgentGenui(AgentFrame, kw_only=True, tag="genui"):

@@ -72,7 +72,8 @@ class _Memory(msgspec.Struct):
 
 class Delivery:
     """One member's. `write` takes a conversation's frame; `followed` and `forgotten` are told of conversations;
-    `overfull` is called when more waits behind turns that are being fetched than is kept."""
+    `overfull` is called when more waits behind turns that are being fetched than is kept; `carried` says what a run's
+    turn carries of its trace."""
 
     def __init__(
         self,
@@ -81,11 +82,13 @@ class Delivery:
         followed: Callable[[str], None] = lambda _: None,
         forgotten: Callable[[str], None] = lambda _: None,
         overfull: Callable[[], None] = lambda: None,
+        carried: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._write = write
         self._followed = followed
         self._forgotten = forgotten
         self._overfull = overfull
+        self._carried = carried
         self._said_bytes = 0
         self._runs: dict[str, Held] = {}
         self._memory: OrderedDict[str, _Memory] = OrderedDict()
@@ -241,6 +244,7 @@ class Delivery:
             run_epoch=held.run_epoch,
             with_seq=with_seq,
             resume=turn.resume.fields() if turn.resume is not None else None,
+            traceparent=self._carried(turn.run_id),
         )
         self._write(held.conversation_id, encode(frame))
 

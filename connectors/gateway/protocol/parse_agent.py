@@ -28,7 +28,8 @@ NATIVE = frozenset({"genui", "tool_call", "skill", "interrupt", "interrupt_resol
 """What a bot says beside messages: stored and shown as it was sent, but for `seq`."""
 # Fields of theirs that are stored as what they are, or that are not theirs to say.
 _KNOWN = frozenset(
-    {"type", "seq", "id", "data", "streamId", "done", "chunk", "clientId", "run", "runEpoch", "superseded", "answers"}
+    {"type", "seq", "id", "data", "streamId", "done", "chunk", "clientId", "run", "runEpoch", "traceparent"}
+    | {"superseded", "answers"}
 )
 
 

@@ -152,12 +152,13 @@ def given_turn(
     run_epoch: int,
     with_seq: bool,
     resume: Fields | None = None,
+    traceparent: str | None = None,
 ) -> Fields:
     """A turn as the agent that owns its run gets it: with the person's context, the run and its epoch.
 
     A turn whose answer is wanted anew has an id of its own each time: what the agent still sends to the one before
     names that one. `with_seq` False: an agent's process never drops it as seen. `resume`: what was done of a run that
-    goes on.
+    goes on. `traceparent`: the trace that it is of.
     """
     frame = turn_frame(event, timestamp)
     turn = event.turn
@@ -171,6 +172,8 @@ def given_turn(
         frame["invocation"] = {"id": call.id, "deadlineMs": call.deadline_ms, "streamed": call.streamed}
     if resume is not None:
         frame["resume"] = resume
+    if traceparent is not None:
+        frame["traceparent"] = traceparent
     if not with_seq:
         del frame["seq"]
         frame["turnSeq"] = event.seq

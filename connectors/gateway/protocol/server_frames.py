@@ -18,6 +18,7 @@ from connectors.gateway.protocol.client_frames import (
     Sender,
     Seq,
     Tagged,
+    Traceparent,
     Watermark,
 )
 from connectors.gateway.protocol.messages import Actions, Chunk, Interrupt, NonEmpty, Skill, ToolCall
@@ -135,8 +136,8 @@ class Called(Part):
 
 
 class GivenTurn(Part):
-    """A turn, as the agent that owns its run gets it. `run`, `runEpoch`, `turnSeq` (in place of `seq`), `resume` and
-    `invocation` are ours."""
+    """A turn, as the agent that owns its run gets it. `run`, `runEpoch`, `turnSeq` (in place of `seq`), `resume`,
+    `invocation` and `traceparent` are ours."""
 
     type: MessageType
     id: Id
@@ -154,6 +155,7 @@ class GivenTurn(Part):
     reply_to: ReplyTo | UnsetType = UNSET
     resume: Done | UnsetType = UNSET
     invocation: Called | UnsetType = UNSET
+    traceparent: Traceparent | UnsetType = UNSET
 
 
 class ToolCallShown(_Numbered, kw_only=True, tag="tool_call"):
