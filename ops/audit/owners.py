@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, Final
 
-from ops.audit.violations import Kinds
+from ops.audit.violations import NOTHING, Handler, Kinds, Problems, Seeing
 from streams.core.due import is_kept, waits_for_room
 from streams.core.editions import said
 from streams.core.events import (
     BatchCommitted,
     ConversationMoved,
     Entry,
+    Event,
     Invocation,
     MemberDraining,
     MemberJoined,
@@ -38,7 +39,7 @@ CHOSEN_MOST: Final = 50_000
 """Choices remembered: 10 MB."""
 
 
-class Owners:
+class Owners(Seeing):
     """3: each turn was given to the rendezvous winner among the members of that moment, in every group that it was
     routed to, of those that do not drain where there are such; and so was each run that moved, which goes on where it
     stopped exactly where its new member can. No turn is given to anybody while a human answers. A turn that is wanted
@@ -68,26 +69,30 @@ class Owners:
         """(group, conversation) -> the owner by all its members, as long as none comes, goes or drains, and none is
         moved."""
 
-    def see(self, entry: Entry) -> list[str]:
-        """See `Checker`."""
-        match entry.event:
-            case MemberJoined() | MemberLeft() | MemberDraining() | ConversationMoved():
-                self._chosen.clear()
-                return []
-            case TurnCommitted() as turn:
-                return list(self._turn(entry, turn))
-            case TurnEdited() | TurnRegenerated() as wanted:
-                return list(self._wanted_anew(wanted))
-            case RunOpened() as opened:
-                return list(self._opened(entry, opened))
-            case RunMoved() as moved:
-                return list(self._moved(entry, moved))
-            case OwnerChanged() as changed:
-                return list(self._changed(entry, changed))
-            case BatchCommitted():
-                return list(self._lines())
-            case _:
-                return []
+    def _others_count(self, _: Entry, __: Event) -> Problems:
+        """From here on others are eligible."""
+        self._chosen.clear()
+        return NOTHING
+
+    def _turn_is_right(self, entry: Entry, turn: TurnCommitted) -> Problems:
+        """The common turn at once: one group, which takes each turn as it comes."""
+        conversation = self._state.conversations.get(turn.conversation_id or "")
+        plan = None if conversation is None else self._plan(conversation)
+        if (
+            plan is not None
+            and plan.only is not None
+            and turn.turn.invocation is None
+            and turn.joins_run is None
+            and not turn.queued
+            and turn.waiting == plan.waiting
+            and len(turn.assigned) == 1
+        ):
+            given = turn.assigned[0]
+            if given.group == plan.only and given.member == self._owner(
+                given.group, turn.conversation_id or "", entry.at
+            ):
+                return NOTHING
+        return list(self._turn(entry, turn))
 
     def _given(self, entry: Entry, group: str, member: str | None, what: str) -> Iterator[str]:
         owner = self._owner(group, str(entry.event.conversation_id), entry.at)
@@ -117,7 +122,7 @@ class Owners:
             if before:
                 yield f"run {opened.run_id} leaves the line while {before[0]} of its group is open"
 
-    def _lines(self) -> Iterator[str]:
+    def _lines(self, _: Entry, __: BatchCommitted) -> Iterator[str]:
         """A run in line is behind one of its group that is not, or is in line before it; a call behind any call too."""
         for id_ in sorted(self._state.queued):
             runs = self._state.conversations[id_].runs.values()
@@ -180,7 +185,7 @@ class Owners:
     def _plan(self, conversation: Conversation) -> Plan | None:
         return NOBODY if conversation.handed_over else plan_of(self._state, conversation.channel)
 
-    def _wanted_anew(self, wanted: TurnEdited | TurnRegenerated) -> Iterator[str]:
+    def _wanted_anew(self, _: Entry, wanted: TurnEdited | TurnRegenerated) -> Iterator[str]:
         conversation = self._state.conversations.get(str(wanted.conversation_id))
         plan = None if conversation is None else self._plan(conversation)
         if conversation is None or plan is None:
@@ -277,3 +282,20 @@ class Owners:
         previous = None if conversation is None else conversation.owners.get(changed.group)
         if previous != changed.previous:
             yield f"the owner in {changed.group} was {previous}, the event says {changed.previous}"
+
+
+def _told(check: Callable[[Owners, Entry, Any], Iterable[str]]) -> Handler:
+    """What a check says, as a list."""
+    return lambda owners, entry, event: list(check(owners, entry, event))
+
+
+Owners.handlers = {
+    **dict.fromkeys((MemberJoined, MemberLeft, MemberDraining, ConversationMoved), Owners._others_count),
+    TurnCommitted: Owners._turn_is_right,
+    TurnEdited: _told(Owners._wanted_anew),
+    TurnRegenerated: _told(Owners._wanted_anew),
+    RunOpened: _told(Owners._opened),
+    RunMoved: _told(Owners._moved),
+    OwnerChanged: _told(Owners._changed),
+    BatchCommitted: _told(Owners._lines),
+}

@@ -85,7 +85,7 @@ class PartitionAudit:
         """Read from this source, which begins at `position`, and compare with this checkpoint."""
         self._source = source
         self._checkpoint = checkpoint
-        self._table = _table(self._checkers)
+        self._table = _table(self._checkers) | {Unknown: ((0, self._refuse_unknown),)}
         self._deciding = _table((self._owners,))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -133,9 +133,6 @@ class PartitionAudit:
     async def _take(self, entries: Sequence[Entry]) -> None:
         """A chunk, in stretches: each ends with a batch, or where the checkpoint was taken."""
         at = self._checkpoint.lsn
-        kinds = {type(entry.event) for entry in entries}
-        if Unknown in kinds:
-            self._refuse_unknown(entries)
         ends = [i + 1 for i, e in enumerate(entries) if type(e.event) is BatchCommitted or e.lsn == at]
         for start, end in pairwise([0, *ends]):
             await self._stretch(entries[start:end])
@@ -212,13 +209,11 @@ class PartitionAudit:
         self._consumed.skip()
         self._fenced.skip()
 
-    def _refuse_unknown(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            if isinstance(entry.event, Unknown):
-                raise CouldNotVerify(
-                    f"lsn {entry.lsn} of partition {self.partition} is a {entry.event.name}, which a later release "
-                    "wrote: use the audit of that release"
-                )
+    def _refuse_unknown(self, entry: Entry, event: Unknown) -> Problems:
+        raise CouldNotVerify(
+            f"lsn {entry.lsn} of partition {self.partition} is a {event.name}, which a later release wrote: use the "
+            "audit of that release"
+        )
 
     async def _compare_checkpoint(self, entry: Entry) -> None:
         row = self._checkpoint.row

@@ -81,7 +81,7 @@ def found(checker: Checker, entries: Iterable[Entry]) -> list[str]:
 def refolded(entries: Iterable[Entry]) -> list[str]:
     """Problems of invariant 3, deciding again along the journal."""
     replay = Replay(0)
-    problems = []
+    problems: list[str] = []
     for entry in entries:
         problems += Owners(replay.state).see(entry)
         assert not replay.see(entry)

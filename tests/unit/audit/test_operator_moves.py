@@ -23,7 +23,7 @@ def world_with(*members: str) -> World:
 
 def told(entries: list[Entry]) -> list[str]:
     replay = Replay(0)
-    problems = []
+    problems: list[str] = []
     for entry in entries:
         problems += Owners(replay.state).see(entry)
         replay.see(entry)
