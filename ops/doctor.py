@@ -24,6 +24,7 @@ from streams.fence.migrate import SchemaMismatch
 from streams.fence.migrate import verify as verify_tables
 from streams.fence.port import FenceUnavailable
 from streams.projector.read import ReadModel
+from streams.projector.retention import IdleConversations
 from streams.projector.store import Position
 from streams.runtime.kafka import KafkaUnavailable, bounds, consumer
 from streams.settings import Settings, SettingsError, load_settings, redacted_dsn
@@ -51,6 +52,8 @@ LAG_MOST: Final = 10_000
 ANSWER_WITHIN_S: Final = 10.0
 OPEN_MOST_MS: Final = 30_000
 """A transaction of a worker is open for milliseconds, and aborted by the broker after `transaction_timeout_ms`."""
+OVERDUE_MOST_MS: Final = 24 * 60 * 60 * 1000
+"""What is erased by its channel's rule may be there for so much longer: projectors look each minute."""
 SHOWN_MOST: Final = 16
 OF_BOTH: Final = ("partitions", "transactions", "read model", "clocks")
 
@@ -159,12 +162,13 @@ async def _postgres(settings: Settings) -> list[Check]:
             await asyncio.to_thread(verify_tables, settings.postgres)
         except SchemaMismatch as error:
             failed = Check("tables", Result.FAILED, str(error), "turnlog migrate")
-            return [*checks, failed, *_skipped(("workers",), "needs the tables")]
-        return [*checks, Check("tables", Result.OK, "those of this release"), *await _leases(database)]
+            return [*checks, failed, *_skipped(("workers", "retention"), "needs the tables")]
+        tables = Check("tables", Result.OK, "those of this release")
+        return [*checks, tables, *await _leases(database), await _retention(settings)]
     except UNREACHABLE as error:
         way_out = "start the server, or correct TURNLOG_POSTGRES; `turnlog up` brings its own"
         failed = Check("postgres", Result.FAILED, f"{where}: {_said(error)}", way_out)
-        return [failed, *_skipped(("tables", "workers"), "needs PostgreSQL")]
+        return [failed, *_skipped(("tables", "workers", "retention"), "needs PostgreSQL")]
     finally:
         await database.close()
 
@@ -181,6 +185,25 @@ async def _leases(database: Database) -> list[Check]:
         way_out = "look at the network between them and the brokers, and at what brokers advertise"
         return [Check("workers", Result.FAILED, found, way_out)]
     return [Check("workers", Result.OK, f"{len(workers)} alive; {found}")]
+
+
+async def _retention(settings: Settings) -> Check:
+    """Is what channels keep for some days only erased, and from everywhere?"""
+    idle = IdleConversations(settings.postgres)
+    try:
+        rules, sealed = await idle.rules(), settings.seal or await idle.seals()
+        long_ago = round(time.time() * 1000) - OVERDUE_MOST_MS
+        overdue = await idle.due(rules, long_ago, None, each=1, most=1) if rules else ()
+    finally:
+        await idle.close()
+    found = ", ".join(f"{channel} {days} days" for channel, days in rules.items())
+    if overdue:
+        told = f"{found}; {overdue[0].id} was to be erased more than a day ago"
+        return Check("retention", Result.WARNING, told, "turnlog erase --due --dry-run; do projectors and workers run?")
+    if rules and not sealed:
+        told = f"{found}; what is said is not sealed, so that it stays in Kafka, archives and exports"
+        return Check("retention", Result.WARNING, told, "TURNLOG_SEAL=true for every gateway: docs/how-to/erase.md")
+    return Check("retention", Result.OK, found or "all channels keep their conversations")
 
 
 async def _both(settings: Settings, kafka: Sequence[Check], postgres: Sequence[Check]) -> list[Check]:

@@ -11,8 +11,10 @@ from uuid import uuid4
 
 from ops.database import Database
 from ops.decided import decided
-from streams.core.commands import EraseConversation
+from streams.core.commands import EraseConversation, EraseIdle
+from streams.core.erasure import DAY_MS
 from streams.core.events import ConversationErased, Duplicate, Event
+from streams.projector.retention import DueConversation, IdleConversations
 from streams.sealing.copies import KeyTopic
 from streams.sealing.store import Shredder
 from streams.settings import Settings
@@ -20,6 +22,10 @@ from streams.settings import Settings
 DESTROYED_WITHIN_S: Final = 15.0
 """How long a projector may take to destroy the keys and write their tombstones."""
 POLL_S: Final = 0.1
+DUE_MOST: Final = 1_000
+"""Conversations that are shown, or erased, at once as their channels keep them no longer."""
+
+EraseCommand = EraseConversation | EraseIdle
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,25 @@ class Found:
     messages: int
     plain: int
     keys: int
+
+    def command(self, *, by: str, why: str) -> EraseConversation:
+        """To erase it, whatever happened since it was found."""
+        return EraseConversation(
+            at=0, timestamp=0, ref=str(uuid4()), conversation_id=self.conversation, by=by, reason=why, id=str(uuid4())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A conversation that its channel does not keep for ever. Times: ms since the epoch, by the broker's clock."""
+
+    conversation: str
+    channel: str
+    retain_days: int
+    status: str
+    messages: int
+    idle_since: int
+    due_at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +87,22 @@ class Erasure:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._database = Database(settings.postgres)
+        self._idle = IdleConversations(settings.postgres)
         self._keys_are_whole = False
 
     async def close(self) -> None:
-        """Close the session."""
+        """Close the sessions."""
         await self._database.close()
+        await self._idle.close()
+
+    async def due(self, channel: str | None, until_ms: int) -> Sequence[tuple[Due, EraseIdle]]:
+        """Conversations that are to be erased until then by their channel's `retain_days`, the longest overdue first,
+        at most `DUE_MOST`, and what erases each if it is due still. `channel`: only those of this one."""
+        rules = {name: days for name, days in (await self._idle.rules()).items() if channel in {None, name}}
+        if not rules:
+            return []
+        found = await self._idle.due(rules, until_ms, None, each=DUE_MOST, most=DUE_MOST)
+        return [(_shown(each, rules[each.channel]), each.command()) for each in found]
 
     async def of_participant(self, participant: str, channel: str | None) -> Sequence[str]:
         """Conversations that this person opened or spoke in."""
@@ -81,23 +117,24 @@ class Erasure:
         keys = await self._keys(conversation)
         return Found(conversation, row["status"], row["head_seq"], row["plain"], len(keys))
 
-    async def erase(self, found: Found, *, by: str, why: str) -> Erased:
+    async def erase(self, command: EraseCommand) -> Erased:
         """Erase it, and wait until its keys are destroyed, here and in the topic; a second time changes nothing.
 
         Raises `NotErased`.
         """
+        found = await self.find(command.conversation_id)
         if not self._keys_are_whole:
             await self._restore_keys()
-        event = await self._ordered(found.conversation, by=by, why=why)
-        keys = await self._followed(found.conversation)
+        event = await self._ordered(command)
+        keys = await self._followed(command.conversation_id)
         return Erased(
-            conversation=found.conversation,
+            conversation=command.conversation_id,
             seq=event.of_seq if isinstance(event, Duplicate) else event.seq,
             repeated=isinstance(event, Duplicate),
             keys=len(keys),
             destroyed=sum(key["destroyed"] for key in keys),
             gone_from_topic=sum(key["gone_from_topic"] for key in keys),
-            plain=found.plain,
+            plain=0 if found is None else found.plain,
         )
 
     async def _restore_keys(self) -> None:
@@ -110,10 +147,7 @@ class Erasure:
             await topic.close()
         self._keys_are_whole = True
 
-    async def _ordered(self, conversation: str, *, by: str, why: str) -> Event:
-        command = EraseConversation(
-            at=0, timestamp=0, ref=str(uuid4()), conversation_id=conversation, by=by, reason=why, id=str(uuid4())
-        )
+    async def _ordered(self, command: EraseCommand) -> Event:
         event = await decided(self._settings, command)
         if not isinstance(event, ConversationErased | Duplicate):
             raise NotErased(getattr(event, "detail", "") or f"the journal answered with {type(event).__name__}")
@@ -131,3 +165,15 @@ class Erasure:
 
     async def _keys(self, conversation: str) -> Sequence[dict[str, Any]]:
         return await self._database.rows("data_keys_of", conversation=conversation)
+
+
+def _shown(due: DueConversation, days: int) -> Due:
+    return Due(
+        conversation=due.id,
+        channel=due.channel,
+        retain_days=days,
+        status=due.status,
+        messages=due.head_seq,
+        idle_since=due.updated_at,
+        due_at=due.updated_at + days * DAY_MS,
+    )

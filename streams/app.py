@@ -1,5 +1,5 @@
-"""The faust app: the projector, an agent that reads the journal and keeps the read model in Postgres; and the canary,
-which tries the fences on a schedule.
+"""The faust app: the projector, an agent that reads the journal and keeps the read model in Postgres; and on a schedule
+the canary, which tries the fences, and the retention, which looks for what channels keep no longer.
 
     TURNLOG_KAFKA=… TURNLOG_POSTGRES=… faust -A streams.app worker
 
@@ -25,6 +25,7 @@ import structlog
 from faust.app.base import BootStrategy
 from yarl import URL
 
+from streams.core.commands import EraseIdle
 from streams.deployment import joined
 from streams.fence.port import FenceUnavailable
 from streams.logs import configure_logs
@@ -32,11 +33,14 @@ from streams.projector.driver import CommittedTransport
 from streams.projector.journal import KafkaJournal
 from streams.projector.metrics import ProjectorMetrics
 from streams.projector.order import JournalRecord
+from streams.projector.retention import IdleConversations, Retention
 from streams.projector.store import PostgresProjection
 from streams.projector.writer import ProjectionWriter
 from streams.runtime.canary import CouldNotCheck
 from streams.runtime.canary import run as run_canary
 from streams.runtime.health import HealthServer
+from streams.runtime.kafka import KafkaUnavailable
+from streams.runtime.kafka_producers import KafkaOutbox
 from streams.runtime.registry import open_codec
 from streams.sealing.copies import KeyTopic
 from streams.sealing.store import CopiesUnavailable, Shredder
@@ -74,7 +78,7 @@ class ProjectorApp(faust.App):
     writer: ProjectionWriter
     store: PostgresProjection
     health: HealthServer
-    shredding: tuple[Shredder, KeyTopic]
+    open_parts: tuple[Shredder, KeyTopic, IdleConversations, KafkaOutbox]
     spans: Tracer
     projector_id: str
     metrics_url: str = ""
@@ -99,7 +103,7 @@ class ProjectorApp(faust.App):
         """What is not written yet is read again by the next one: positions are in Postgres, with the rows."""
         await super().on_stop()
         await self.store.close()
-        for part in self.shredding:
+        for part in self.open_parts:
             await part.close()
         await self.spans.close()
         self.health.stop()
@@ -188,7 +192,8 @@ def create(settings: Settings, on_ready: OnReady | None = None) -> ProjectorApp:
 
     app.task(writer.run)
     shredder, keys = Shredder(settings.postgres), KeyTopic(settings)
-    app.shredding = shredder, keys
+    idle, outbox = IdleConversations(settings.postgres), KafkaOutbox(settings.kafka, settings.request_timeout_ms / 1000)
+    app.open_parts = shredder, keys, idle, outbox
 
     async def shred() -> None:
         await _shred(shredder, keys)
@@ -200,6 +205,18 @@ def create(settings: Settings, on_ready: OnReady | None = None) -> ProjectorApp:
             await _run_canary(settings, metrics)
 
         app.timer(interval=settings.canary_every_s)(canary)
+    if settings.retention_every_s:
+
+        async def ask(partition: int, command: EraseIdle) -> None:
+            key = command.conversation_id.encode()
+            await outbox.send(topics.turns, partition, codec.encode_command(command), key=key)
+
+        retention = Retention(idle, ask, lambda: shredder.restore(keys), metrics)
+
+        async def retain() -> None:
+            await _retain(retention, writer.following)
+
+        app.timer(interval=settings.retention_every_s)(retain)
 
     return app
 
@@ -213,6 +230,16 @@ async def _shred(shredder: Shredder, keys: KeyTopic) -> None:
         return
     if written:
         log.info("keys of erased conversations are destroyed", keys=written)
+
+
+async def _retain(retention: Retention, partitions: Collection[int]) -> None:
+    """One look for what is kept no longer. Whatever comes of it, the projector goes on, and looks again."""
+    try:
+        await retention.look(partitions)
+    except (FenceUnavailable, KafkaUnavailable, CopiesUnavailable) as error:
+        log.info("what is kept no longer is erased later", error=str(error))
+    except Exception:
+        log.exception("the look for what is kept no longer failed")
 
 
 async def _run_canary(settings: Settings, metrics: ProjectorMetrics) -> None:

@@ -91,6 +91,7 @@ class Settings(BaseSettings):
     commit_wait_ms: Milliseconds = Field(5_000, description="a POST waits so long for its commit, then answers 503")
     token_ttl_s: int = Field(1_800, ge=1, le=7 * 24 * 60 * 60, description="lifetime of an access token, seconds")
     canary_every_s: int = Field(300, ge=0, description="projectors run the fence's canary so often, seconds; 0: never")
+    retention_every_s: int = Field(60, ge=0, description="projectors look for what retain_days ends so often; 0: never")
     runs_per_member: int = Field(200, ge=1, description="live runs of one agent's connection; more go to the next one")
     drain_budget_ms: int = Field(10_000, ge=0, description="accepted runs may finish for so long while draining")
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from streams.fence.channels import ChannelDocument, ChannelStore
     from streams.fence.credentials import CredentialStore
+    from streams.settings import Settings
 
 app = typer.Typer(
     name="channel",
@@ -49,6 +50,11 @@ COLUMNS = (
     "groups",
     "ungrouped",
     "group_settle_ms",
+    "retain_days",
+)
+PLAIN_STAYS = (
+    "warning: {channels}: retain_days is set, and nobody seals what is said (TURNLOG_SEAL): the words of what "
+    "was idle for so long leave PostgreSQL, and stay in Kafka, archives and exports"
 )
 
 
@@ -147,6 +153,12 @@ def apply(
                   - tool_call
                   - skill
 
+    A channel that says `retain_days: 30` keeps no conversation in which nothing was said for 30 days: it is erased, as
+    `turnlog erase` does. Without it, conversations are kept for ever. docs/how-to/erase.md says more:
+
+      channels:
+        - {id: web, kind: web, retain_days: 30}
+
     Examples:
 
       turnlog channel apply channels.yaml --dry-run
@@ -155,7 +167,7 @@ def apply(
     """
     settings = settings_from(kafka, postgres, namespace)
     with translated_failures():
-        result = _reviewed(settings.postgres, file, dry_run=dry_run, yes=yes)
+        result = _reviewed(settings, file, dry_run=dry_run, yes=yes)
     if output is Output.TABLE:
         for channel, secret in result["secrets"].items():
             typer.echo(f"secret of {channel}: {secret}")
@@ -164,15 +176,18 @@ def apply(
         emit(result)
 
 
-def _reviewed(dsn: str, file: Path, *, dry_run: bool, yes: bool) -> dict[str, Any]:
+def _reviewed(settings: Settings, file: Path, *, dry_run: bool, yes: bool) -> dict[str, Any]:
     """Show what FILE changes, have that confirmed, and apply it: the version, and the secrets that were made."""
     from streams.fence.channels import changes, parse_document
 
-    document = parse_document(_loaded(file))
+    document, dsn = parse_document(_loaded(file)), settings.postgres
     version, known = asyncio.run(_in_force(dsn))
     lines = changes(known, document)
     for line in lines or ["nothing changes"]:
         progress(line)
+    retained = document.retained()
+    if retained and not settings.seal and not asyncio.run(_seals(dsn)):
+        progress(PLAIN_STAYS.format(channels=", ".join(retained)))
     if dry_run:
         raise typer.Exit(NEGATIVE if lines else 0)
     if lines and not yes:
@@ -236,6 +251,16 @@ async def _in_force(dsn: str) -> tuple[int, ChannelDocument | None]:
     async with _stores(dsn) as (store, _):
         current = await store.current()
         return (0, None) if current is None else (current.version, current.document)
+
+
+async def _seals(dsn: str) -> bool:
+    from streams.projector.retention import IdleConversations
+
+    idle = IdleConversations(dsn)
+    try:
+        return await idle.seals()
+    finally:
+        await idle.close()
 
 
 async def _apply(dsn: str, document: ChannelDocument, over: int) -> dict[str, Any]:

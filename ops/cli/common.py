@@ -65,7 +65,9 @@ YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask before changi
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
 
 Row = Mapping[str, Any]
-MOMENTS: Final = frozenset({"at", "created_at", "revoked_at", "settled_at", "since", "updated_at"})
+MOMENTS: Final = frozenset(
+    {"at", "created_at", "due_at", "idle_since", "revoked_at", "settled_at", "since", "updated_at"}
+)
 """Fields that are ms since the epoch: people are shown them as date and time, scripts as they are."""
 ANY_WIDTH: Final = 10_000
 """Columns: more than a table needs, so that it is measured and not cut."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -24,13 +25,15 @@ from ops.cli.common import (
     show_rows,
     translated_failures,
 )
+from ops.cli.durations import seconds_of
 from ops.cli.errors import NEGATIVE, USAGE, CommandFailed
 
 if TYPE_CHECKING:
-    from ops.erasure import Erased, Found
+    from ops.erasure import Due, EraseCommand, Erased, Found
     from streams.settings import Settings
 
 FOUND_COLUMNS = ("conversation", "status", "messages", "keys", "plain")
+DUE_COLUMNS = ("conversation", "channel", "retain_days", "status", "messages", "idle_since", "due_at")
 ERASED_COLUMNS = ("conversation", "seq", "repeated", "keys", "destroyed", "gone_from_topic", "plain")
 
 
@@ -47,7 +50,15 @@ def erase(
         str | None,
         typer.Option("--participant", help="Every conversation that this person opened, or spoke in."),
     ] = None,
-    channel: Annotated[str | None, typer.Option("--channel", help="With --participant: only of this channel.")] = None,
+    channel: Annotated[
+        str | None, typer.Option("--channel", help="With --participant or --due: only of this channel.")
+    ] = None,
+    due: Annotated[
+        bool, typer.Option("--due", help="What channels keep no longer, by their `retain_days`; projectors erase it.")
+    ] = False,
+    within: Annotated[
+        str, typer.Option("--within", help="With --due --dry-run: also what is due so soon (36h, 7d).")
+    ] = "0s",
     why: Annotated[str, typer.Option("--why", help="For the journal, where it stays: name nobody in it.")] = "",
     by: Annotated[str | None, typer.Option("--by", help="Who asks for it; your login where it is not given.")] = None,
     plain_too: Annotated[
@@ -77,24 +88,52 @@ def erase(
       turnlog erase 6f9619ff-8b86-d011 --why "request 4711"
 
       turnlog erase --participant 90533 --channel whatsapp --dry-run
+
+      turnlog erase --due --within 7d --dry-run
     """
-    if bool(conversations) == bool(participant):
-        raise CommandFailed("name conversations, or a --participant", USAGE)
-    if channel and not participant:
-        raise CommandFailed("--channel goes with --participant", USAGE)
+    if [bool(conversations), bool(participant), due].count(True) != 1:
+        raise CommandFailed("name conversations, or a --participant, or say --due", USAGE)
+    if channel and not (participant or due):
+        raise CommandFailed("--channel goes with --participant, or with --due", USAGE)
+    soon_s = seconds_of(within, "--within")
+    if soon_s and not (due and dry_run):
+        raise CommandFailed("--within goes with --due --dry-run: nothing is erased before its time", USAGE)
     settings = settings_from(kafka, postgres, namespace)
+    if due:
+        _erase_due(settings, channel, soon_s, dry_run=dry_run, yes=yes, output=output)
+        return
     with translated_failures():
         found = asyncio.run(_found(settings, conversations or (), participant, channel))
     if dry_run or not found:
         show_rows([asdict(each) for each in found], FOUND_COLUMNS, output, empty="there is nothing to erase")
         return
     _require_sealed(found, plain_too=plain_too)
-    if not yes:
-        require_yes(f"Erase {len(found)} conversation{'s' * (len(found) > 1)} for good?")
+    who = by or getpass.getuser()
+    _erase_all(settings, [each.command(by=who, why=why) for each in found], yes=yes, output=output)
+
+
+def _erase_due(
+    settings: Settings, channel: str | None, soon_s: float, *, dry_run: bool, yes: bool, output: Output
+) -> None:
+    """What projectors do by themselves, now and followed; or what they will do."""
     with translated_failures():
-        done = asyncio.run(_erased(settings, found, by or getpass.getuser(), why))
+        found = asyncio.run(_due(settings, channel, round((time.time() + soon_s) * 1000)))
+    if dry_run or not found:
+        show_rows([asdict(each) for each, _ in found], DUE_COLUMNS, output, empty="nothing is due")
+        return
+    _erase_all(settings, [command for _, command in found], yes=yes, output=output)
+
+
+def _erase_all(settings: Settings, commands: Sequence[EraseCommand], *, yes: bool, output: Output) -> None:
+    """Once that is confirmed; exits with 1 where something is left."""
+    if not yes:
+        require_yes(f"Erase {len(commands)} conversation{'s' * (len(commands) > 1)} for good?")
+    with translated_failures():
+        done = asyncio.run(_erased(settings, commands))
     show_rows([asdict(each) for each in done], ERASED_COLUMNS, output, empty="")
-    if len(done) < len(found) or not all(each.whole for each in done):
+    if len(done) < len(commands):
+        raise typer.Exit(NEGATIVE)
+    if not all(each.whole for each in done):
         progress(
             "not all keys are destroyed yet: a projector does it when it reads the event; run the same command again"
         )
@@ -132,21 +171,37 @@ async def _found(
         await erasure.close()
 
 
-async def _erased(settings: Settings, found: Sequence[Found], by: str, why: str) -> list[Erased]:
+async def _due(settings: Settings, channel: str | None, until_ms: int) -> Sequence[tuple[Due, EraseCommand]]:
+    from ops.erasure import DUE_MOST, Erasure
+
+    erasure = Erasure(settings)
+    try:
+        found = await erasure.due(channel, until_ms)
+    finally:
+        await erasure.close()
+    if len(found) == DUE_MOST:
+        progress(f"the first {DUE_MOST:,}; there may be more")
+    return found
+
+
+async def _erased(settings: Settings, commands: Sequence[EraseCommand]) -> list[Erased]:
+    """One after the other, with a line for what is not erased."""
     from ops.erasure import Erasure, NotErased
 
     erasure = Erasure(settings)
     done = []
     try:
-        for number, each in enumerate(found, start=1):
+        for number, command in enumerate(commands, start=1):
             try:
-                done.append(await erasure.erase(each, by=by, why=why))
+                done.append(await erasure.erase(command))
             except NotErased as error:
-                progress(f"{each.conversation}: {error}")
+                progress(f"{command.conversation_id}: not erased: {error}")
             except TimeoutError:
-                progress(f"{each.conversation}: no worker decided it in time; it may yet. Run the same command again")
-            if len(found) > 1:
-                progress(f"{number} of {len(found)}")
+                progress(
+                    f"{command.conversation_id}: no worker decided it in time; it may yet. Run the same command again"
+                )
+            if len(commands) > 1:
+                progress(f"{number} of {len(commands)}")
     finally:
         await erasure.close()
     return done

@@ -300,6 +300,23 @@ EDGES: Final = Dashboard(
                 ),
             ],
         ),
+        (
+            "Retention",
+            [
+                Panel(
+                    "Erased",
+                    "Conversations that their channels keep no longer, within an hour.",
+                    "short",
+                    [Query("sum(increase(turnlog_projector_retention_erased_total[1h]))", "erased within an hour")],
+                ),
+                Panel(
+                    "Overdue",
+                    "How long ago the longest idle one was to be erased.",
+                    "s",
+                    [Query("max(turnlog_projector_retention_overdue_seconds)", "overdue")],
+                ),
+            ],
+        ),
     ],
 )
 

@@ -40,6 +40,12 @@ class ProjectorMetrics:
             registry=self.registry,
         )
         self.canary_ok.set(1)
+        self.retention_erased = counter(
+            "retention_erased", "Conversations that were erased as their channel keeps none for longer, as written."
+        )
+        self.retention_overdue = gauge(
+            "retention_overdue_seconds", "How long ago the longest idle conversation was to be erased; 0: none is due."
+        )
         self.unavailable = counter("unavailable", "Writes and reads that failed because a server did not answer.")
         self.write_seconds = Histogram(
             "write_seconds",

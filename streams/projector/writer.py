@@ -30,7 +30,8 @@ import psycopg
 import structlog
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
-from streams.core.events import Entry
+from streams.core.erasure import RETENTION
+from streams.core.events import ConversationErased, Entry
 from streams.fence.port import Fenced, FenceUnavailable
 from streams.projector.journal import Journal
 from streams.projector.metrics import ProjectorMetrics
@@ -175,6 +176,11 @@ class ProjectionWriter:
         stalled = {str(each.partition): each.why for each in self._partitions.values() if each.why}
         return not stalled and not self._waits_for, {"stalled": stalled, "waits_for": self._waits_for}
 
+    @property
+    def following(self) -> Sequence[int]:
+        """The partitions that this process writes the read model of now."""
+        return [each.partition for each in self._partitions.values() if each.state is PartitionState.FOLLOWING]
+
     async def run(self) -> None:
         """Write what comes, for ever. Raises nothing but what is a mistake in this program."""
         while True:
@@ -276,6 +282,8 @@ class ProjectionWriter:
         await self._insist(lambda: self._store.write(followed.partition, after, rows, taken.upto))
         self._metrics.write_seconds.observe(perf_counter() - began)
         self._metrics.entries.inc(len(taken.entries))
+        if rows.erased:
+            self._metrics.retention_erased.inc(_by_retention(taken.entries))
         self._metrics.lsn.labels(followed.partition).set(taken.upto.lsn)
         followed.position = taken.upto
         for span in spans:
@@ -340,6 +348,10 @@ class ProjectionWriter:
     def _show_health(self) -> None:
         self._metrics.stalled.set(sum(bool(each.why) for each in self._partitions.values()))
         self._metrics.healthy.set(self.health()[0])
+
+
+def _by_retention(entries: Sequence[Entry]) -> int:
+    return sum(isinstance(each.event, ConversationErased) and each.event.by == RETENTION for each in entries)
 
 
 def _stalled_at(followed: Followed, taken: Cut) -> Stalled:

@@ -12,6 +12,7 @@ FILES = [
     ("streams.fence", "topics.sql"),
     ("streams.projector", "queries.sql"),
     ("streams.projector", "read.sql"),
+    ("streams.projector", "retention.sql"),
 ]
 
 

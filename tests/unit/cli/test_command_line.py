@@ -173,7 +173,7 @@ def test_doctor_fails_on_servers_that_are_not_there_and_says_what_to_do() -> Non
     assert ended.code == 1
     assert (checks["kafka"]["result"], checks["postgres"]["result"]) == ("failed", "failed")
     assert "TURNLOG_KAFKA" in checks["kafka"]["way_out"]
-    needing = ("topics", "tables", "workers", "partitions", "transactions", "read model", "clocks")
+    needing = ("topics", "tables", "workers", "retention", "partitions", "transactions", "read model", "clocks")
     assert {checks[name]["result"] for name in needing} == {"skipped"}
     assert "hunter2" not in ended.out
 
