@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
+from connectors.gateway.ports import Stored
 from connectors.gateway.protocol.render import NOT_MESSAGES, Fields, iso, numbered, object_of
 from streams.core.events import (
     ConversationClosed,
@@ -12,7 +13,6 @@ from streams.core.events import (
     ConversationHandedBack,
     ConversationHandedOver,
     ConversationReopened,
-    Entry,
     Event,
     FrameCommitted,
     PersonFrameCommitted,
@@ -20,8 +20,9 @@ from streams.core.events import (
 )
 
 
-def activity(entry: Entry, *, superseded: bool = False) -> Fields | None:
+def activity(stored: Stored) -> Fields | None:
     """A numbered entry as the client REST API shows it; None as for `numbered`."""
+    entry, superseded = stored.entry, stored.superseded
     frame = numbered(entry, superseded=superseded)
     if frame is None:
         return None
@@ -43,13 +44,14 @@ def activity(entry: Entry, *, superseded: bool = False) -> Fields | None:
         "conversationId": entry.event.conversation_id,
         "channelData": channel_data,
         "replyToId": parts.reply_to,
+        "editedAt": None if stored.edited_at is None else iso(stored.edited_at),
         "seq": entry.event.seq,
     }
 
 
-def tenant_activity(entry: Entry, channel: str, *, superseded: bool = False) -> Fields | None:
+def tenant_activity(stored: Stored, channel: str) -> Fields | None:
     """A numbered entry as the tenant REST API shows it, of a conversation of this channel."""
-    shown = activity(entry, superseded=superseded)
+    shown = activity(stored)
     if shown is None:
         return None
     return {
@@ -62,8 +64,9 @@ def tenant_activity(entry: Entry, channel: str, *, superseded: bool = False) -> 
         "seq": shown["seq"],
         "reply_to_id": shown["replyToId"],
         "conversation_id": shown["conversationId"],
-        "source_channel_id": _source(entry.event, channel),
+        "source_channel_id": _source(stored.entry.event, channel),
         "inserted_at": shown["timestamp"],
+        "edited_at": shown["editedAt"],
     }
 
 

@@ -140,9 +140,9 @@ class Tokens:
         return (int(time.time()) + self.ttl_s) * 1000
 
 
-def check_user(user: str) -> str:
-    """The id of a person, as a channel's backend names them; raises `invalid_message`."""
+def check_user(user: str, field: str = "user.id") -> str:
+    """The id of a person, as a channel's backend names them in `field`; raises `invalid_message`."""
     if not (0 < len(user) <= MAX_ID and len(user.encode()) <= ID_MAX_BYTES):
         rule = f"a string of 1 to {MAX_ID} characters, at most {ID_MAX_BYTES} bytes as UTF-8"
-        raise ProtocolError("invalid_message", f"user.id: {rule}", details={"field": "user.id"})
+        raise ProtocolError("invalid_message", f"{field}: {rule}", details={"field": field})
     return user

@@ -84,7 +84,9 @@ class Commands:
         """What every command begins with whose outcome is waited for."""
         return {**_UNPLACED, "ref": ref or self._mint()}
 
-    async def open_conversation(self, claims: Claims, *, key: str | None = None, headers: Headers = ()) -> str:
+    async def open_conversation(
+        self, claims: Claims, *, key: str | None = None, metadata: str | None = None, headers: Headers = ()
+    ) -> str:
         """A new conversation of this person; the same one for the same key. Raises `ProtocolError`."""
         conversation_id = str(uuid4())
         if key is not None:
@@ -97,6 +99,7 @@ class Commands:
             participant=claims.user,
             external_id=claims.user if claims.named else None,  # as the channel's own backend calls the person
             key=key or conversation_id,
+            metadata=metadata,
         )
         outcome = await self._ask(command, headers, key=key)
         if not isinstance(outcome.event, ConversationOpened | Duplicate):

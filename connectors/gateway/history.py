@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from connectors.gateway.ports import ConversationInfo, Position, ReadModel, Stored, Unavailable
+from connectors.gateway.protocol.render import turn_of
 from connectors.gateway.recent import Recent, as_edited, updated
 from streams.core.events import (
     ConversationOpened,
@@ -65,14 +66,14 @@ class _Gap(msgspec.Struct):
 
     entries: list[Entry]
     superseded: set[int]
-    edits: dict[int, TurnEdited]
+    edits: dict[int, Entry]
 
 
 class _Changes(msgspec.Struct):
     """What became of entries since: which are superseded, and what turns say that were edited."""
 
     superseded: Set[int]
-    edits: Mapping[int, TurnEdited]
+    edits: Mapping[int, Entry]
 
 
 class History:
@@ -141,7 +142,7 @@ class History:
         stored = list(await self._read_model.transcript(conversation_id, after, limit))
         between: list[Entry] = []
         superseded: set[int] = set()
-        edits: dict[int, TurnEdited] = {}
+        edits: dict[int, Entry] = {}
         if not self._complete(conversation_id, position):
             gap = await self._gap(conversation_id, position)
             between = [entry for entry in gap.entries if entry.event.seq]
@@ -168,6 +169,20 @@ class History:
                 known.update((await self._gap(conversation_id, position)).superseded)
         known.update(self._recent.superseded(conversation_id))
         return sorted(seq for seq in known if seq <= upto)
+
+    async def edited(self, conversation_id: str, upto: int) -> Entry | None:
+        """The last edit (`TurnEdited`) of the last turn up to `upto` that was edited; None: none was. Raises
+        `Unavailable`. Only the latest turn can be edited: who was shown all up to `upto` has missed no other edit."""
+        known: dict[int, Entry] = {}
+        if not self._is_whole(conversation_id):
+            position = await self._caught_up(conversation_id)
+            stored = await self._read_model.last_edited(conversation_id, upto)
+            if stored is not None:
+                known[stored.entry.event.seq] = _edit_of(stored)
+            if not self._complete(conversation_id, position):
+                known.update((await self._gap(conversation_id, position)).edits)
+        known.update(self._recent.edits(conversation_id))
+        return known.get(max((seq for seq in known if seq <= upto), default=0))
 
     async def given_to(self, conversation_id: str, channel: str) -> int:
         """The highest turn that was given to agents of this channel; 0: none. Raises `Unavailable`.
@@ -321,8 +336,22 @@ class History:
             elif isinstance(event, RunMoved | RunEnded | TurnEdited | TurnRegenerated):
                 gap.superseded.update(event.superseded)
             if isinstance(event, TurnEdited):
-                gap.edits[event.turn_seq] = event
+                gap.edits[event.turn_seq] = entry
         return gap
+
+
+def _edit_of(stored: Stored) -> Entry:
+    """The edit of a turn that the read model has as it is now."""
+    event = turn_of(stored.entry)
+    edit = TurnEdited(
+        conversation_id=event.conversation_id,
+        turn_seq=event.seq,
+        turn_id=event.turn.id,
+        by=event.turn.sender,
+        text=event.turn.text,
+        data=event.turn.data,
+    )
+    return msgspec.structs.replace(stored.entry, timestamp=stored.edited_at or stored.entry.timestamp, event=edit)
 
 
 def _following(
@@ -356,4 +385,9 @@ def _marked(item: Stored, changes: _Changes) -> Stored:
     seq = item.entry.event.seq
     if seq not in changes.superseded and seq not in changes.edits:
         return item
-    return Stored(as_edited(item.entry, changes.edits), superseded=item.superseded or seq in changes.superseded)
+    edit = changes.edits.get(seq)
+    return Stored(
+        as_edited(item.entry, changes.edits),
+        superseded=item.superseded or seq in changes.superseded,
+        edited_at=item.edited_at if edit is None else edit.timestamp,
+    )

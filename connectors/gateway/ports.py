@@ -42,10 +42,12 @@ class Intake(Protocol):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A numbered entry of a transcript. `superseded`: another process did that part again."""
+    """A numbered entry of a transcript. `superseded`: another process did that part again. `edited_at`: of a turn, when
+    what it says was last edited, ms since the epoch."""
 
     entry: Entry
     superseded: bool = False
+    edited_at: int | None = None
 
 
 def pairs(stored: Sequence[Stored]) -> list[tuple[Entry, bool]]:
@@ -155,6 +157,9 @@ class ReadModel(Protocol):
 
     async def superseded(self, conversation_id: str, upto: int) -> Sequence[int]:
         """Seqs up to `upto` that viewers may hide, ascending."""
+
+    async def last_edited(self, conversation_id: str, upto: int) -> Stored | None:
+        """Of the turns up to `upto` that were edited, the last one."""
 
     async def open_runs(self, conversation_id: str) -> Sequence[OpenRun]: ...
     async def given_upto(self, conversation_id: str, channel: str) -> int:

@@ -62,6 +62,11 @@ class PostgresReadModel:
         """See `ReadModel`."""
         return await _answer(self._read.superseded(conversation_id, upto))
 
+    async def last_edited(self, conversation_id: str, upto: int) -> Stored | None:
+        """See `ReadModel`."""
+        found = await _answer(self._read.last_edited(conversation_id, upto))
+        return None if found is None else (await opened(self._words, _stored([found])))[0]
+
     async def interrupts(self, conversation_id: str) -> Sequence[Stored]:
         """See `ReadModel`."""
         return await opened(self._words, _stored(await _answer(self._read.interrupts(conversation_id))))
@@ -153,4 +158,4 @@ def _info(row: ConversationRow, metadata: str | None) -> ConversationInfo:
 
 
 def _stored(activities: Sequence[Activity]) -> list[Stored]:
-    return [Stored(activity.entry, superseded=activity.superseded) for activity in activities]
+    return [Stored(each.entry, superseded=each.superseded, edited_at=each.edited_at) for each in activities]

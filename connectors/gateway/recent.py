@@ -48,14 +48,14 @@ class _Kept(msgspec.Struct):
 
 class _Conversation(msgspec.Struct):
     """What is kept of one conversation. `held`: how many entries of the window are of it; `since_opened`: the whole of
-    it, when its opening was seen; `edits`: by the turn's seq, the last one; `resumed`: questions that a `resume`
-    answered, and the seq that the conversation was at; `status`: the newest entry that closed or reopened it;
-    `checkpoints`: the last one of each run."""
+    it, when its opening was seen; `edits`: by the turn's seq, the last `TurnEdited`; `resumed`: questions that were
+    answered by `resume`, and the seq that the conversation was at; `status`: the newest entry that closed or reopened
+    it; `checkpoints`: the last one of each run."""
 
     entries: deque[Entry] = msgspec.field(default_factory=deque)
     held: int = 0
     superseded: set[int] = msgspec.field(default_factory=set)
-    edits: dict[int, TurnEdited] = msgspec.field(default_factory=dict)
+    edits: dict[int, Entry] = msgspec.field(default_factory=dict)
     resumed: dict[str, int] = msgspec.field(default_factory=dict)
     since_opened: ConversationInfo | None = None
     status: Entry | None = None
@@ -121,7 +121,7 @@ class Recent:
             known = self._keep(window, conversation_id, entry)
             known.superseded.update(event.superseded)
             if isinstance(event, TurnEdited):
-                known.edits[event.turn_seq] = event
+                known.edits[event.turn_seq] = entry
         elif isinstance(event, PersonFrameCommitted) and event.frame.type == "resume":
             known = self._keep(window, conversation_id, entry)
             head = known.entries[-1].event.seq if known.entries else 0
@@ -141,8 +141,8 @@ class Recent:
         known = self._conversations.get(conversation_id)
         return known.superseded if known is not None else set()
 
-    def edits(self, conversation_id: str) -> Mapping[int, TurnEdited]:
-        """What turns say since they were edited, by their seqs."""
+    def edits(self, conversation_id: str) -> Mapping[int, Entry]:
+        """By their seqs, the last edit (`TurnEdited`) of turns that were edited."""
         known = self._conversations.get(conversation_id)
         return known.edits if known is not None else {}
 
@@ -220,10 +220,11 @@ def _forget_words(window: _Partition, known: _Conversation, conversation_id: str
         known.since_opened = msgspec.structs.replace(known.since_opened, metadata=None)
 
 
-def as_edited(entry: Entry, edits: Mapping[int, TurnEdited]) -> Entry:
+def as_edited(entry: Entry, edits: Mapping[int, Entry]) -> Entry:
     """The entry; of a turn that was edited since, with what it says now."""
-    event, edit = entry.event, edits.get(entry.event.seq)
-    if edit is None or not isinstance(event, TurnCommitted):
+    event, by = entry.event, edits.get(entry.event.seq)
+    edit = None if by is None else by.event
+    if not isinstance(edit, TurnEdited) or not isinstance(event, TurnCommitted):
         return entry
     turn = msgspec.structs.replace(event.turn, text=edit.text, data=edit.data)
     return msgspec.structs.replace(entry, event=msgspec.structs.replace(event, turn=turn))

@@ -200,10 +200,7 @@ def message_of(body: dict[str, Any], kind: str, key: str | None, *, metadata: st
     target = optional(body, reply_to, str)
     if target is not None and not 0 < len(target) <= MAX_ID:
         raise ProtocolError("invalid_message", f"{reply_to}: a string of 1 to {MAX_ID} characters")
-    extra = optional(body, metadata, dict)
-    shown = json_text(extra) if extra else None
-    if shown is not None and len(shown.encode()) > limits.MAX_METADATA_BYTES:
-        raise ProtocolError("payload_too_large", f"{metadata}: at most {limits.MAX_METADATA_BYTES} bytes as JSON")
+    shown = metadata_text(body, metadata)
     data = {"text": text or "", "attachments": attachments}
     return UserMessage(
         type="text",
@@ -213,6 +210,15 @@ def message_of(body: dict[str, Any], kind: str, key: str | None, *, metadata: st
         metadata=shown,
         reply_to=target,
     )
+
+
+def metadata_text(body: dict[str, Any], field: str) -> str | None:
+    """The metadata in a REST body, as JSON; None: there is none. Raises `ProtocolError`."""
+    given = optional(body, field, dict)
+    text = json_text(given) if given else None
+    if text is not None and len(text.encode()) > limits.MAX_METADATA_BYTES:
+        raise ProtocolError("payload_too_large", f"{field}: at most {limits.MAX_METADATA_BYTES} bytes as JSON")
+    return text
 
 
 def _check_attachments(attachments: list[Any]) -> None:
@@ -234,7 +240,7 @@ async def list_activities(gateway: Gateway, request: Request) -> Response:
     await gateway.check_watermark(info, seen)
     page = await gateway.history.page(info.id, seen, limit)
     shown = await gateway.shown(claims.channel, info, seen, page.stored)
-    activities = [activity(stored.entry, superseded=stored.superseded) for stored in shown]
+    activities = [activity(stored) for stored in shown]
     last = page.stored[-1].entry.event.seq if page.stored else seen
     return json_response(
         {

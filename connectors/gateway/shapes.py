@@ -40,6 +40,15 @@ TENANT_MESSAGE: Final = {
     "source_channel_id": Field("string", "the channel that it is said in, which the conversation's is routed to"),
     "metadata": Field("object", "at most 16 KiB"),
 }
+TENANT_OPENING: Final = {
+    "channel_id": Field(
+        "string", "whose it is: a channel of people, or of agents that is routed somewhere", required=True
+    ),
+    "external_id": Field(
+        "string", "the person, as the channel's own side calls them; nobody in particular when absent"
+    ),
+    "metadata": TENANT_MESSAGE["metadata"],
+}
 
 TOKEN_ANSWER: Final = {
     "token": Field("string", "the token", required=True),
@@ -70,6 +79,7 @@ ACTIVITY: Final = {
     "conversationId": Field("string", "the conversation", required=True),
     "channelData": Field("object", "its metadata; what is no plain text is in `frame` or `data`", required=True),
     "replyToId": Field("string", "what it answers, if it says so"),
+    "editedAt": Field("string", "when what it says was last edited, ISO 8601, if it was"),
 }
 TENANT_ACTIVITY: Final = {
     "id": ACTIVITY["id"],
@@ -84,6 +94,7 @@ TENANT_ACTIVITY: Final = {
     "source_channel_id": Field("string", "the channel that it came from, where that is not the conversation's own"),
     "idempotency_key": Field("string", "the key that it was stored under, if it had one"),
     "inserted_at": ACTIVITY["timestamp"],
+    "edited_at": ACTIVITY["editedAt"],
 }
 TENANT_CONVERSATION: Final = {
     "id": Field("string", "its id", required=True),

@@ -74,7 +74,7 @@ class Showing:
 
     def stored(self, stored: Sequence[Stored]) -> list[Stored]:
         """As `entry`, of a part of a transcript."""
-        return [Stored(self.entry(each.entry), superseded=each.superseded) for each in stored]
+        return [msgspec.structs.replace(each, entry=self.entry(each.entry)) for each in stored]
 
     def hides(self, kind: str) -> bool:
         """Whether frames of this type, which have no `seq`, are not shown."""

@@ -140,7 +140,7 @@ class EventStream:
         self._gateway.streams.add(self)
         try:
             yield ServerSentEvent(comment="open", retry=RETRY_MS)
-            await self._tell_superseded()
+            await self._tell_changes()
             while not self._ended and wall_ms() < self._expires_at:
                 while self._frames:
                     frame = self._frames.popleft()
@@ -157,17 +157,22 @@ class EventStream:
             self._gateway.streams.discard(self)
             self._gateway.hub.unwatch(self._conversation, self)
 
-    async def _tell_superseded(self) -> None:
-        """What the reader has may have been superseded while it was away."""
-        seen = self._viewer.delivered
-        if seen:
-            try:
-                seqs = await self._gateway.history.superseded(self._conversation, seen)
-            except Unavailable as error:
-                log.warning("what was superseded cannot be read", conversation=self._conversation, error=str(error))
-                return
+    async def _tell_changes(self) -> None:
+        """What the reader has may have been superseded or edited while it was away."""
+        seen, history = self._viewer.delivered, self._gateway.history
+        if not seen:
+            return
+        try:
+            seqs = await history.superseded(self._conversation, seen)
             if seqs:
                 self._put([encode(superseded_before(seqs))])
+            edit = await history.edited(self._conversation, seen)
+        except Unavailable as error:
+            log.warning("what has changed cannot be read", conversation=self._conversation, error=str(error))
+            return
+        changed = None if edit is None else edited(self._showing.entry(edit))
+        if changed is not None:
+            self._put([encode(changed)])
 
     async def _until_news(self) -> None:
         """Wait for something to do, or for the token's end."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from uuid import uuid4, uuid5
 
 import msgspec
 from starlette.requests import Request
@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from connectors.gateway import http
 from connectors.gateway.activities import tenant_activity
+from connectors.gateway.auth import check_user
 from connectors.gateway.http import conversation_id, json_body, json_response, need_api_key, optional
 from connectors.gateway.live import Speaker
 from connectors.gateway.ports import ConversationInfo, ListQuery
@@ -19,7 +20,8 @@ from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import MAX_ID
 from connectors.gateway.protocol.render import iso
 from connectors.gateway.protocol.session import Claims, Scope
-from connectors.gateway.rest import PAGE_DEFAULT, PAGE_MAX, message_of
+from connectors.gateway.rest import PAGE_DEFAULT, PAGE_MAX, message_of, metadata_text
+from streams.core.ids import TURNLOG_NAMESPACE_UUID
 from streams.core.routing import may_write
 from streams.runtime.live import Typing
 
@@ -36,6 +38,7 @@ def routes(gateway: Gateway) -> list[Route]:
     one = PREFIX + "/conversations/{conversation_id}"
     return [
         http.route(gateway, f"{PREFIX}/conversations", list_conversations),
+        http.route(gateway, f"{PREFIX}/conversations", open_conversation, method="POST"),
         http.route(gateway, one, get_conversation),
         http.route(gateway, f"{one}/close", close_conversation, method="POST"),
         http.route(gateway, f"{one}/reopen", reopen_conversation, method="POST"),
@@ -66,6 +69,30 @@ async def list_conversations(gateway: Gateway, request: Request) -> Response:
             "meta": {"next_cursor": cursor, "has_more": cursor is not None, "limit": query.limit},
         }
     )
+
+
+async def open_conversation(gateway: Gateway, request: Request) -> Response:
+    """A new one of any channel, an agents' channel's own too; the same one for the same key and person."""
+    await need_api_key(gateway, request)
+    key = http.idempotency_key(request)
+    body = await json_body(request)
+    channel = gateway.directory.channel(http.identifier(body, "channel_id", MAX_ID))
+    external_id = optional(body, "external_id", str)
+    # Whom the backend does not name is nobody in particular: no token's person, and nobody of another channel.
+    person = check_user(external_id, "external_id") if external_id is not None else _guest(key)
+    claims = Claims(
+        channel=channel.id, scope=Scope.CONVERSATION, user=person, named=external_id is not None, expires_at=0
+    )
+    created = await gateway.commands.open_conversation(
+        claims, key=key, metadata=metadata_text(body, "metadata"), headers=http.trace_headers(request)
+    )
+    return json_response({"data": _shown(await gateway.conversation(created))}, 201)
+
+
+def _guest(key: str | None) -> str:
+    """A person's id, the same one for the same key."""
+    minted = uuid4() if key is None else uuid5(TURNLOG_NAMESPACE_UUID, key)
+    return f"guest-{minted.hex}"
 
 
 def _filter(request: Request, name: str) -> str | None:
@@ -148,7 +175,7 @@ async def post_activity(gateway: Gateway, request: Request) -> Response:
         gateway.commands.turn(info.id, claims, sender, message), http.trace_headers(request)
     )
     page = await gateway.history.page(info.id, receipt.seq - 1, 1)
-    shown = [tenant_activity(stored.entry, info.channel, superseded=stored.superseded) for stored in page.stored]
+    shown = [tenant_activity(stored, info.channel) for stored in page.stored]
     data = shown[0] if shown else {"id": receipt.id, "type": "message", "seq": receipt.seq}
     return json_response({"data": {**(data or {}), "idempotency_key": key}}, 200 if receipt.duplicate else 201)
 
@@ -160,7 +187,7 @@ async def list_activities(gateway: Gateway, request: Request) -> Response:
     seen = http.watermark(request)
     limit = http.number(request, "limit", PAGE_DEFAULT, low=1, high=PAGE_MAX)
     page = await gateway.history.page(info.id, seen, limit)
-    activities = [tenant_activity(stored.entry, info.channel, superseded=stored.superseded) for stored in page.stored]
+    activities = [tenant_activity(stored, info.channel) for stored in page.stored]
     last = page.stored[-1].entry.event.seq if page.stored else seen
     return json_response(
         {

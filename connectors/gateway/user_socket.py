@@ -20,6 +20,7 @@ from connectors.gateway.protocol.actions import (
     Action,
     Announce,
     Load,
+    LoadEdited,
     LoadSuperseded,
     OpenConversation,
     SubmitFrame,
@@ -85,6 +86,8 @@ class UserConnection(Connection):
                 await self._load(action.after)
             case LoadSuperseded():
                 await self._load_superseded(action.upto)
+            case LoadEdited():
+                await self._load_edited(action.upto)
             case _:
                 raise TypeError(f"{type(action).__name__} is no action of a person's session")
 
@@ -123,6 +126,14 @@ class UserConnection(Connection):
             )
             return
         self.perform(self.session.told_superseded(seqs, wall_ms()))
+
+    async def _load_edited(self, upto: int) -> None:
+        try:
+            edit = await self._gateway.history.edited(self.session.conversation_id, upto)
+        except Unavailable as error:
+            log.warning("what was edited cannot be read", conversation=self.session.conversation_id, error=str(error))
+            return
+        self.perform(self.session.told_edited(edit, wall_ms()))
 
     async def _load(self, after: int) -> None:
         await self.until_drained()

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+import msgspec
 import structlog
 
 from connectors.gateway.ports import Headers, Intake, Stored, Unavailable, Written
@@ -74,7 +75,7 @@ async def insisted(words: Words, entries: Sequence[Entry]) -> Sequence[Entry]:
 async def opened(words: Words, stored: Sequence[Stored]) -> list[Stored]:
     """A part of a transcript, opened."""
     entries = await words.entries([each.entry for each in stored])
-    return [Stored(entry, superseded=each.superseded) for entry, each in zip(entries, stored, strict=True)]
+    return [msgspec.structs.replace(each, entry=entry) for entry, each in zip(entries, stored, strict=True)]
 
 
 class SealingIntake:

@@ -48,8 +48,9 @@ FROM json_to_recordset(%(rows)s::json) AS hidden (conversation_id text, seq bigi
 WHERE transcript.conversation_id = hidden.conversation_id AND transcript.seq = hidden.seq;
 
 -- edit_lines: Turns that say something else now.
-UPDATE transcript SET text = edited.text, data = edited.data
-FROM json_to_recordset(%(rows)s::json) AS edited (conversation_id text, seq bigint, text text, data text)
+UPDATE transcript SET text = edited.text, data = edited.data, edited_at = edited.edited_at
+FROM json_to_recordset(%(rows)s::json)
+    AS edited (conversation_id text, seq bigint, text text, data text, edited_at bigint)
 WHERE transcript.conversation_id = edited.conversation_id AND transcript.seq = edited.seq;
 
 -- open_runs: New runs.

@@ -63,10 +63,12 @@ class ConversationRow(msgspec.Struct, frozen=True):
 
 
 class Activity(msgspec.Struct, frozen=True):
-    """A numbered event of a transcript. `superseded`: partial output of a lost owner, which viewers may hide."""
+    """A numbered event of a transcript. `superseded`: partial output of a lost owner, which viewers may hide.
+    `edited_at`: of a turn, when what it says was last edited, ms since the epoch."""
 
     entry: Entry
     superseded: bool
+    edited_at: int | None = None
 
 
 class RunRow(msgspec.Struct, frozen=True):
@@ -187,6 +189,11 @@ class ReadModel:
         """Seqs up to `upto` that viewers may hide, ascending."""
         return [seq for (seq,) in await self._rows("superseded", conversation=conversation_id, upto=upto)]
 
+    async def last_edited(self, conversation_id: str, upto: int) -> Activity | None:
+        """Of the turns up to `upto` that were edited, the last one."""
+        rows = await self._rows("last_edited", conversation=conversation_id, upto=upto)
+        return _activity(conversation_id, rows[0]) if rows else None
+
     async def interrupts(self, conversation_id: str) -> Sequence[Activity]:
         """Questions (`interrupt`), their ends (`interrupt_resolved`) and the turns that answer one, ascending."""
         return [_activity(conversation_id, row) for row in await self._rows("interrupts", conversation=conversation_id)]
@@ -274,13 +281,14 @@ class _Line(msgspec.Struct):
     run_epoch: int | None
     superseded: bool
     origin: str | None = None
+    edited_at: int | None = None
 
 
 def _activity(conversation_id: str, row: tuple[Any, ...]) -> Activity:
     line = _Line(*row)
     event = _EVENT_OF[line.kind](conversation_id, line)
     # The writer's epoch is the journal's matter; no reader of a transcript asks for it.
-    return Activity(Entry(line.lsn, line.at, line.timestamp, 0, event), line.superseded)
+    return Activity(Entry(line.lsn, line.at, line.timestamp, 0, event), line.superseded, line.edited_at)
 
 
 def _turn(conversation_id: str, line: _Line) -> Event:

@@ -22,15 +22,21 @@ ORDER BY updated_at DESC, id DESC LIMIT %(limit)s;
 
 -- lines: Numbered events of a conversation after a seq, ascending.
 SELECT seq, lsn, at, timestamp, kind, id, type, sender, channel, text, key_id, data, metadata, meta, extra, reply_to,
-    interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, superseded, origin
+    interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, superseded, origin, edited_at
 FROM transcript WHERE conversation_id = %(conversation)s AND seq > %(after)s ORDER BY seq LIMIT %(limit)s;
+
+-- last_edited: Of a conversation's turns up to a seq that were edited, the last one.
+SELECT seq, lsn, at, timestamp, kind, id, type, sender, channel, text, key_id, data, metadata, meta, extra, reply_to,
+    interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, superseded, origin, edited_at
+FROM transcript WHERE conversation_id = %(conversation)s AND seq <= %(upto)s AND edited_at IS NOT NULL
+ORDER BY seq DESC LIMIT 1;
 
 -- superseded: Seqs of a conversation, up to one, that viewers may hide, ascending.
 SELECT seq FROM transcript WHERE conversation_id = %(conversation)s AND seq <= %(upto)s AND superseded ORDER BY seq;
 
 -- interrupts: Questions of a conversation, their ends, and the turns that answered them, ascending.
 SELECT seq, lsn, at, timestamp, kind, id, type, sender, channel, text, key_id, data, metadata, meta, extra, reply_to,
-    interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, superseded, origin
+    interrupt_id, client_id, stream_id, done, member, group_id, run_id, run_epoch, superseded, origin, edited_at
 FROM transcript
 WHERE conversation_id = %(conversation)s
   AND (interrupt_id IS NOT NULL OR type IN ('interrupt', 'interrupt_resolved'))

@@ -198,10 +198,10 @@ def _person_frame(rows: Rows, entry: Entry, event: PersonFrameCommitted) -> None
     rows.lines.append(line_of_person_frame(entry, event))
 
 
-def _edited(rows: Rows, _: Entry, event: TurnEdited) -> None:
+def _edited(rows: Rows, entry: Entry, event: TurnEdited) -> None:
     conversation_id = text(event.conversation_id)
     rows.edited[conversation_id, event.turn_seq] = Edited(
-        conversation_id, event.turn_seq, optional(event.text), optional(event.data)
+        conversation_id, event.turn_seq, optional(event.text), optional(event.data), entry.timestamp
     )
     rows.hide(event.conversation_id, event.superseded)
 

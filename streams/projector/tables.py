@@ -79,6 +79,7 @@ class Edited(Row, frozen=True, gc=False):
     seq: int
     text: str | None
     data: str | None
+    edited_at: int
 
 
 class ErasedConversation(Row, frozen=True, gc=False):

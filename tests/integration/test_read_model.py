@@ -22,6 +22,7 @@ from streams.core.events import (
     RunEnded,
     RunMoved,
     TurnCommitted,
+    TurnEdited,
 )
 from streams.fence.migrate import migrate
 from streams.fence.port import Fenced
@@ -152,7 +153,12 @@ async def test_an_edit_a_survey_and_a_handover_are_shown_as_the_journal_has_them
     world.hand_over()
     world.hand_back()
     await project(projection, world.journal, (3,))
-    said, answer, survey, over, back = [each.entry.event for each in await model.activities("c", 0, 10)]
+    activities = await model.activities("c", 0, 10)
+    said, answer, survey, over, back = [each.entry.event for each in activities]
+    edit = next(entry for entry in world.journal if isinstance(entry.event, TurnEdited))
+    assert [each.edited_at for each in activities] == [edit.timestamp, None, None, None, None]
+    assert await model.last_edited("c", 4) == activities[0]
+    assert await model.last_edited("c", 0) is None
     assert isinstance(said, TurnCommitted)
     assert (said.turn.text, said.turn.data) == ("Where is ORD-43?", '{"text":"Where is ORD-43?","lang":"en"}')
     assert isinstance(answer, FrameCommitted)

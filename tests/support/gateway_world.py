@@ -35,7 +35,7 @@ from connectors.gateway.ports import (
     Written,
 )
 from connectors.gateway.protocol.render import iso
-from connectors.gateway.recent import updated
+from connectors.gateway.recent import as_edited, updated
 from connectors.gateway.server import application, listen, server, until_listening
 from streams.core.commands import Command, CommitBatch, GatewayBehind, GatewayExpired, OpenWriter, TimePassed
 from streams.core.events import (
@@ -46,6 +46,7 @@ from streams.core.events import (
     RunEnded,
     RunMoved,
     TurnCommitted,
+    TurnEdited,
     WriterOpened,
 )
 from streams.core.fold import step
@@ -274,6 +275,12 @@ class MemoryReadModel:
     async def superseded(self, conversation_id: str, upto: int) -> Sequence[int]:
         moves = [e.event for e in self._of(conversation_id) if isinstance(e.event, RunMoved | RunEnded)]
         return sorted(seq for event in moves for seq in event.superseded if seq <= upto)
+
+    async def last_edited(self, conversation_id: str, upto: int) -> Stored | None:
+        entries = self._of(conversation_id)
+        edits = {e.event.turn_seq: e for e in entries if isinstance(e.event, TurnEdited) and e.event.turn_seq <= upto}
+        turn = next((e for e in entries if edits and e.event.seq == max(edits)), None)
+        return None if turn is None else Stored(as_edited(turn, edits), edited_at=edits[max(edits)].timestamp)
 
     async def interrupts(self, conversation_id: str) -> Sequence[Stored]:
         def concerns(entry: Entry) -> bool:

@@ -56,6 +56,12 @@ class LoadSuperseded(msgspec.Struct, frozen=True):
     upto: int
 
 
+class LoadEdited(msgspec.Struct, frozen=True):
+    """Find the last edit of a turn up to `upto`, then call `UserSession.told_edited`."""
+
+    upto: int
+
+
 class LoadFor(msgspec.Struct, frozen=True):
     """Read entries of (`after`, `upto`] for an agent's `sync`, where the conversation is one of its channel's business,
     then call `AgentSession.replayed`; `load_failed` otherwise. `given`: the highest turn that was given over this
@@ -160,6 +166,7 @@ Action = (
     | DrainMember
     | Load
     | LoadSuperseded
+    | LoadEdited
     | LoadFor
     | FetchTurn
     | FetchRun

@@ -11,6 +11,7 @@ from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.actions import (
     Action,
     Announce,
+    LoadEdited,
     LoadSuperseded,
     OpenConversation,
     SubmitPersonFrame,
@@ -27,10 +28,7 @@ from connectors.gateway.protocol.parse import (
     watermark_of,
 )
 from connectors.gateway.protocol.parse_person import MODELS, parse_person_frame
-from connectors.gateway.protocol.render import (
-    encode,
-    superseded_before,
-)
+from connectors.gateway.protocol.render import edited, encode, superseded_before
 from connectors.gateway.protocol.session import PROTOCOL, Claims, Scope, State
 from connectors.gateway.protocol.user_journal import UserJournal
 from connectors.gateway.protocol.viewer import Phase, Viewer
@@ -100,6 +98,8 @@ class UserSession(UserJournal):
         self._welcome(data)
         if self._told_superseded and 0 < self._watermark <= head:
             self._ask(LoadSuperseded(self._watermark))  # what it has may have been superseded while it was away
+        if self._told_edits and 0 < self._watermark <= head:
+            self._ask(LoadEdited(self._watermark))  # or edited
         if self._not_taken is not None:
             self._write(self._not_taken.frame())
         for declared in self._declared.frames():  # for who is at work there already; nobody need be
@@ -181,6 +181,14 @@ class UserSession(UserJournal):
         self._now = now
         if seqs and self.state is State.OPEN:
             self._write(superseded_before(seqs))
+        return self._drain()
+
+    def told_edited(self, edit: Entry | None, now: int) -> list[Action]:
+        """What was asked for by `LoadEdited`; None: nothing that it has was edited."""
+        self._now = now
+        changed = None if edit is None else edited(self.shown(edit))
+        if changed is not None and self.state is State.OPEN:
+            self._write(changed)
         return self._drain()
 
     def relayed(self, frame: bytes, now: int) -> list[Action]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from connectors.gateway.history import History
 from connectors.gateway.ports import ConversationInfo, Position, Stored
-from connectors.gateway.recent import Recent, updated
+from connectors.gateway.recent import Recent, as_edited, updated
 from streams.core.events import (
     BatchCommitted,
     ConversationClosed,
@@ -24,6 +24,7 @@ from streams.core.events import (
     RunMoved,
     Turn,
     TurnCommitted,
+    TurnEdited,
 )
 
 
@@ -41,6 +42,10 @@ def framed(conversation: str, seq: int) -> Event:
     return FrameCommitted(
         conversation_id=conversation, seq=seq, frame=frame, sender="a", channel="a", group="a", member="m"
     )
+
+
+def edited(conversation: str, seq: int, text: str) -> Event:
+    return TurnEdited(conversation_id=conversation, turn_seq=seq, turn_id=f"t{seq}", by="ann", text=text)
 
 
 def superseding(conversation: str, seqs: tuple[int, ...]) -> Event:
@@ -86,7 +91,18 @@ class Reader:
     async def transcript(self, conversation: str, after: int, limit: int) -> list[Stored]:
         hidden = {s for e in self._of(conversation) if isinstance(e.event, RunMoved) for s in e.event.superseded}
         found = [e for e in self._of(conversation) if e.event.seq > after]
-        return [Stored(entry, superseded=entry.event.seq in hidden) for entry in found[:limit]]
+        edits = {e.event.turn_seq: e for e in self._of(conversation) if isinstance(e.event, TurnEdited)}
+        at = {seq: edit.timestamp for seq, edit in edits.items()}
+        return [
+            Stored(as_edited(entry, edits), superseded=entry.event.seq in hidden, edited_at=at.get(entry.event.seq))
+            for entry in found[:limit]
+        ]
+
+    async def last_edited(self, conversation: str, upto: int) -> Stored | None:
+        known = self._of(conversation)
+        edits = {e.event.turn_seq: e for e in known if isinstance(e.event, TurnEdited) and e.event.turn_seq <= upto}
+        turn = next((e for e in known if edits and e.event.seq == max(edits)), None)
+        return None if turn is None else Stored(as_edited(turn, edits), edited_at=edits[max(edits)].timestamp)
 
     async def catch_up(self, partition: int) -> None:
         self.caught_up += 1
@@ -163,6 +179,21 @@ async def test_a_move_supersedes_whether_the_read_model_has_seen_it_or_not(known
     reader, _ = history(entries, known=known, kept_from=1)
     page = await reader.page("c1", 0, 10)
     assert [(s.entry.event.seq, s.superseded) for s in page.stored] == [(1, False), (2, True), (3, False)]
+
+
+@pytest.mark.parametrize("known", range(7))
+@pytest.mark.parametrize("kept_from", [0, 3, 6])
+async def test_the_last_edit_of_what_somebody_was_shown_is_found_wherever_it_is(known: int, kept_from: int) -> None:
+    edits = [edited("c1", 1, "first"), edited("c1", 1, "second")]
+    entries = journal([opened("c1"), said("c1", 1), *edits, said("c1", 2), edited("c1", 2, "third"), said("c1", 3)])
+    reader, _ = history(entries, known=known, kept_from=kept_from)
+    told = [await reader.edited("c1", upto) for upto in (0, 1, 2, 3)]
+    assert [None if each is None else (each.timestamp, each.event) for each in told] == [
+        None if lsn is None else (entries[lsn - 1].timestamp, entries[lsn - 1].event) for lsn in (None, 4, 6, 6)
+    ]
+    page = await reader.page("c1", 0, 10)
+    shown = [(s.entry.event.turn.text, s.edited_at) for s in page.stored if isinstance(s.entry.event, TurnCommitted)]
+    assert shown == [("second", entries[3].timestamp), ("third", entries[5].timestamp), ("m3", None)]
 
 
 async def test_a_closed_conversation_is_known_as_closed_from_memory_alone() -> None:

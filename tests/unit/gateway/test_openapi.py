@@ -90,6 +90,11 @@ async def test_the_answers_of_the_tenant_api_are_as_described(served: Served) ->
     assert check(await served.http.get(f"{TENANT}/conversations", headers=KEY), f"{TENANT}/conversations")["data"]
     check(await served.http.post(f"{one}/close", headers=KEY), f"{at}/close")
     check(await served.http.post(f"{one}/reopen", headers=KEY), f"{at}/reopen")
+    wanted = {"channel_id": "web", "external_id": "bob", "metadata": {"a": 1}}
+    all_ = described("post", f"{TENANT}/conversations")["requestBody"]["content"]["application/json"]["schema"]
+    assert set(wanted) == set(all_["properties"])
+    opened = await served.http.post(f"{TENANT}/conversations", headers=KEY, json=wanted)
+    check(opened, f"{TENANT}/conversations", 201)
 
 
 async def test_the_state_is_as_described(served: Served) -> None:

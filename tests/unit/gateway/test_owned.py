@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectors.gateway.ports import Unavailable
-from tests.support.gateway_world import DOCUMENT, MemoryStore, Peer, Served, World, bearer, serve
+from tests.support.gateway_world import API_KEY, DOCUMENT, MemoryStore, Peer, Served, World, bearer, serve
 
 CLIENT = "/api/v1/converger/conversations"
 
@@ -69,6 +69,25 @@ async def test_a_channel_opens_one_for_a_person_of_another_and_follows_it_where_
         assert texts == ["zero", "one", "two"]
     async with owning.agent(watermarks={conversation: 1}) as again:
         assert await told(again, 2) == [(2, "user", "one"), (3, "bot", "two")]
+
+
+async def test_a_backend_opens_one_with_its_key_and_an_agent_follows_it(owning: Served) -> None:
+    key = {"x-api-key": API_KEY}
+    answer = await owning.http.post(
+        "/api/v1/conversations", headers=key, json={"channel_id": "agents", "external_id": "ann"}
+    )
+    assert answer.status_code == 201, answer.text
+    conversation = answer.json()["data"]["id"]
+    ann = await owning.token("phone-secret", user={"id": "ann"})
+    assert (await owning.say(conversation, ann, "hello")).status_code == 201
+    async with owning.agent() as agent:
+        await agent.say(conversation, {"type": "sync", "watermark": 0})
+        assert await told(agent, 1) == [(1, "user", "hello")]
+        by_key = await owning.http.post(
+            f"/api/v1/conversations/{conversation}/activities", headers=key, json={"text": "from the backend"}
+        )
+        assert by_key.status_code == 201
+        assert await told(agent, 1) == [(2, "user", "from the backend")]
 
 
 async def test_who_writes_in_it_follows_it_from_there_on(owning: Served) -> None:

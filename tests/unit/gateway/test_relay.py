@@ -146,3 +146,46 @@ async def test_an_edit_is_shown_at_once_to_who_asks_to_be_told_as_the_channel_ma
             async for line in stream.aiter_lines():
                 if line == "event: edited":
                     break
+
+
+async def test_who_was_away_is_told_what_a_message_says_now_as_its_channel_masks_it(world: World) -> None:
+    document = json.loads(json.dumps(DOCUMENT))
+    document["channels"][0]["middleware"] = [{"mask": {"pattern": r"\d{4}", "with": "####"}}]
+    store = MemoryStore()
+    store.document_text = json.dumps(document)
+    async with serve(world, store=store) as served:
+        conversation, token = await served.conversation()
+        hello = {"conversationId": conversation, "watermark": 1}
+        path = f"/v1/conversations/{conversation}/stream"
+        said = (await served.say(conversation, token, "pin 1234")).json()
+        async with served.agent() as agent, served.socket(token, hello) as plain:
+            await plain.until("welcome")
+            await agent.until("text")
+            edit = {"type": "edit", "clientId": "e", "messageId": said["id"], "data": {"text": "pin 5678"}}
+            await plain.send(edit)
+            await plain.until("ack")
+            turn = await agent.until("text")
+            await agent.say(conversation, {"type": "text", "clientId": f"p.{turn['id']}.m1", "data": {"text": "yes"}})
+            await plain.until("text")
+        expected = {"messageId": said["id"], "seq": 1, "data": {"text": "pin ####"}}
+        wants = {"capabilities": ["edited"]}
+        async with (
+            served.socket(token, hello | wants) as away,
+            served.socket(token, hello) as plain,
+            served.socket(token, hello | wants | {"watermark": 0}) as new,
+            served.http.stream("GET", path, headers=bearer(token) | {"last-event-id": "1"}) as stream,
+        ):
+            assert (await away.until("edited"))["data"] == expected
+            assert "edited" not in [frame["type"] for frame in await plain.settled()]
+            shown = {frame["type"]: frame for frame in await new.settled()}
+            assert "edited" not in shown, "it is shown the message as it is"
+            async for line in stream.aiter_lines():
+                if line.startswith("data: ") and '"edited"' in line:
+                    assert json.loads(line.removeprefix("data: "))["data"] == expected
+                    break
+        page = await served.http.get(
+            f"/api/v1/converger/conversations/{conversation}/activities", headers=bearer(token)
+        )
+        first, second = page.json()["activities"]
+        assert (first["text"], first["editedAt"] is not None) == ("pin ####", True)
+        assert second["editedAt"] is None

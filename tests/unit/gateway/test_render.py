@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from connectors.gateway.activities import activity
+from connectors.gateway.ports import Stored
 from connectors.gateway.protocol.render import encode, given_turn, numbered, turn_of
 from streams.core.events import Entry, Invocation, Turn, TurnCommitted
 
@@ -29,7 +30,7 @@ def entry(**fields: Any) -> Entry:
 )
 def test_an_activitys_attachments_are_objects_whatever_a_renderers_data_calls_so(attachments: Any, shown: Any) -> None:
     data = msgspec.json.encode({"attachments": attachments}).decode()
-    found = activity(entry(type="poll", data=data))
+    found = activity(Stored(entry(type="poll", data=data)))
     assert found is not None
     assert found["attachments"] == shown
     assert msgspec.json.decode(encode(found))["channelData"]["data"] == {"attachments": attachments}
@@ -53,5 +54,5 @@ def test_what_another_writer_stored_and_is_no_json_object_ends_nobody(field: str
     foreign = entry(**{field: stored})
     frame = numbered(foreign)
     given = given_turn(turn_of(foreign), 0, run_id="c/1/g", run_epoch=1, with_seq=True)
-    for shown in (frame, given, activity(foreign)):
+    for shown in (frame, given, activity(Stored(foreign))):
         assert isinstance(msgspec.json.decode(encode(shown or {})), dict)

@@ -323,6 +323,43 @@ async def test_the_tenant_api_reads_and_writes_any_conversation(served: Served) 
     assert (await served.http.post(f"{path}/reopen", headers=headers)).json()["data"]["status"] == "active"
 
 
+async def test_the_tenant_api_opens_a_conversation_once_for_a_key_and_its_person_finds_it(served: Served) -> None:
+    headers, path = {"x-api-key": API_KEY, "x-idempotency-key": "o-1"}, "/api/v1/conversations"
+    wanted = {"channel_id": "web", "external_id": "ann", "metadata": {"order": 7}}
+    answers = [await served.http.post(path, headers=headers, json=wanted) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 201], answers[0].text
+    first, again = (answer.json()["data"] for answer in answers)
+    assert first["id"] == again["id"]
+    assert (first["channel_id"], first["status"], first["metadata"]) == ("web", "active", {"order": 7})
+    assert first["participant"] == {"id": "ann", "external_id": "ann"}
+    ann = await served.token("web-secret", user={"id": "ann"})
+    assert (await served.say(first["id"], ann, "it is mine")).status_code == 201
+    bob = await served.token("web-secret", user={"id": "bob"})
+    assert (await served.say(first["id"], bob, "is it?")).status_code == 404
+    nobodys = await served.http.post(path, headers=headers, json={"channel_id": "web"})
+    assert nobodys.json()["data"]["participant"]["external_id"] is None
+    assert nobodys.json()["data"]["id"] != first["id"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "refused", "named"),
+    [
+        ({}, (422, "invalid_message"), "channel_id"),
+        ({"channel_id": "nowhere"}, (400, "channel_inactive"), "nowhere"),
+        ({"channel_id": "agents"}, (403, "forbidden"), "agents"),  # it is routed nowhere
+        ({"channel_id": "web", "external_id": ""}, (422, "invalid_message"), "external_id"),
+        ({"channel_id": "web", "metadata": []}, (422, "invalid_message"), "metadata"),
+        ({"channel_id": "web", "metadata": {"a": "x" * 17_000}}, (413, "payload_too_large"), "metadata"),
+    ],
+)
+async def test_what_the_tenant_api_cannot_open_is_refused_by_name(
+    served: Served, wanted: dict[str, Any], refused: tuple[int, str], named: str
+) -> None:
+    answer = await served.http.post("/api/v1/conversations", headers={"x-api-key": API_KEY}, json=wanted)
+    assert code(answer) == refused
+    assert named in answer.json()["error"]["message"]
+
+
 async def test_the_tenant_api_lists_by_page_and_filter(served: Served) -> None:
     ids = {user: (await served.conversation(user))[0] for user in ("ann", "bob", "cleo")}
     headers, path = {"x-api-key": API_KEY}, "/api/v1/conversations"

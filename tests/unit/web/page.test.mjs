@@ -210,6 +210,21 @@ test("a question that was superseded and is asked anew is shown, where it is ask
   assert.deepEqual([shown.hidden, shown.place, shown.answered], [false, 2, false]);
 });
 
+test("who was away while a message was edited is shown what it says now, its own too", () => {
+  const { conversation } = begun();
+  conversation.say("mine", "pin 1234", 1);
+  conversation.acked("mine", 1);
+  conversation.take({ type: "text", id: "m2", seq: 2, from: "user", data: { text: "theirs" }, sender: { id: "bob" } });
+  told().onclose({ code: 1006, reason: "" });
+  mock.timers.tick(1_000);
+  told().onopen();
+  assert.deepEqual(sent("hello").map((hello) => [hello.watermark, hello.capabilities]), [[2, ["superseded", "edited"]]]);
+  told().hear({ type: "welcome", data: { watermark: 2 } });
+  told().hear({ type: "edited", data: { messageId: "m1", seq: 1, data: { text: "pin 5678" } } });
+  told().hear({ type: "edited", data: { messageId: "m2", seq: 2, data: { text: "theirs too" } } });
+  assert.deepEqual(conversation.items.map(textOf), ["pin 5678", "theirs too"]);
+});
+
 test("fields of a tool's own making do not become the item's", () => {
   const conversation = new Conversation();
   const data = { id: "t", name: "get", status: "running", params: { a: 1 }, kind: "nothing", key: "x", hidden: true, place: 99 };
