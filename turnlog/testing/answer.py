@@ -30,7 +30,8 @@ class Answer:
     """What came since the person last said something, without what was superseded."""
 
     status: str
-    """`finished`, `error`, `aborted`, `timed out`, or `asking`: it goes on when the question is answered."""
+    """`finished`, `error`, `aborted`, `timed out`, `owner gone` (an invocation's process died), or `asking`: it goes on
+    when the question is answered."""
     frames: tuple[Frame, ...] = ()
     """All that was stored, as viewers get it, in order."""
     asks: tuple[Asked, ...] = ()

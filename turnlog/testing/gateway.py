@@ -40,6 +40,8 @@ class Run:
     keys: dict[str, Frame] = field(default_factory=dict)
     """Acks by clientId."""
     checkpoint: Any = None
+    cancelling: bool = False
+    """Its process was told to stop, and has not said that it has."""
 
     @property
     def waiting(self) -> list[str]:
@@ -121,8 +123,10 @@ class Gateway:
     def came_back(self, wire: Wire) -> None:
         """The same process, as another member: it keeps its runs, and is told what is stored of them."""
         for conversation in self.conversations.values():
-            for run in conversation.open_runs():
-                if run.member is wire:
+            for run in list(conversation.open_runs()):
+                if run.member is wire and run.cancelling:
+                    self.stop(conversation, run, "aborted")  # the connection that it was told on is lost
+                elif run.member is wire:
                     run.epoch += 1
                     told = {"type": "adopted", "run": run.id, "runEpoch": run.epoch, "resume": run.resume()}
                     wire.deliver(conversation.id, told)
@@ -134,6 +138,9 @@ class Gateway:
         return next((wire for wire in fit if not wire.draining), fit[0] if fit else None)
 
     def _move(self, conversation: Conversation, run: Run) -> None:
+        if run.cancelling or "invocation" in run.turn:
+            self._end(conversation, run, "aborted" if run.cancelling else "owner gone")  # it is given to nobody else
+            return
         run.epoch += 1
         run.member = None
         if not self._continues:
@@ -221,6 +228,18 @@ class Gateway:
         if member is not None:
             member.deliver(conversation.id, {"type": "abort", "run": run.id, "runEpoch": run.epoch})
 
+    def cancel(self, conversation: Conversation, run: Run, reason: str) -> None:
+        """A program calls its invocation off: one that has not begun, or waits for a person, ends at once; the process
+        of one at work is told to stop, and it ends when that says so."""
+        if run.status is not None or run.cancelling:
+            return
+        if not run.started or run.member is None or run.asks:
+            self.stop(conversation, run, "aborted")
+            return
+        run.cancelling = True
+        order = {"type": "abort", "run": run.id, "runEpoch": run.epoch, "reason": reason}
+        run.member.deliver(conversation.id, order)
+
     def _end(self, conversation: Conversation, run: Run, status: str) -> None:
         if run.status is None:
             self._close(conversation, run)
@@ -261,9 +280,12 @@ class Gateway:
 
     def _taken(self, wire: Wire, conversation: Conversation, run: Run, frame: Frame) -> None:
         kind = frame["type"]
-        if kind == "run":
+        run.started = True
+        if kind == "interrupt" and run.cancelling:  # nobody is asked what would not be heard
+            self._fence(wire, conversation, frame)
+            self._end(conversation, run, "aborted")
+        elif kind == "run":
             status = frame["data"]["status"]
-            run.started = True
             if status in ENDS:
                 self._end(conversation, run, ENDS[status])
         elif kind == "error":

@@ -109,6 +109,17 @@ class Person:
         self._gateway.stop(self._conversation, run, "aborted")
         return await self._answer_of(run)
 
+    async def cancel(self, reason: str = "cancelled") -> Answer:
+        """Call an invocation off as its caller does (`AgentProxy.cancel`), and return what came of it.
+
+        One that waits for a person ends at once. One at work is told to stop, and ends when its handler has; what that
+        says meanwhile counts, and so does its result. It may ask nobody any more: that ends it.
+        """
+        run = self._last()
+        self._gateway.cancel(self._conversation, run, reason)
+        await self._until(lambda: run.status is not None)
+        return await self._answer_of(run)
+
     async def frame(self, frame: Mapping[str, Any]) -> None:
         """Say anything else that a client may: `genui_event`, `client_tools`, `survey` …"""
         for run in self._conversation.open_runs():

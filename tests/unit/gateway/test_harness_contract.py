@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.gateway_world import Served
 from tests.support.waiting import until
-from turnlog import Agent, Client, Conversation, Reply, Turn
+from turnlog import Agent, AgentProxy, Client, Conversation, Reply, State, Turn
 from turnlog.backoff import Backoff
 from turnlog.testing import AgentHarness, Person
 
@@ -32,6 +32,12 @@ class Stage(Protocol):
 
     async def abort(self) -> None: ...
 
+    async def invoke(self, text: str) -> None:
+        """A program calls the agent, and waits for nothing."""
+
+    async def cancel(self) -> None:
+        """It calls that off."""
+
     async def kill(self) -> None:
         """The only process dies; another one comes."""
 
@@ -48,6 +54,7 @@ class InMemory:
     def __init__(self, harness: AgentHarness, person: Person) -> None:
         self._harness = harness
         self._person = person
+        self._called: asyncio.Task[Any] | None = None
 
     async def say(self, text: str) -> None:
         self._person.send(text)
@@ -60,6 +67,14 @@ class InMemory:
 
     async def abort(self) -> None:
         await self._person.abort()
+
+    async def invoke(self, text: str) -> None:
+        self._called = asyncio.create_task(self._person.invoke(text))
+
+    async def cancel(self) -> None:
+        await self._person.cancel()
+        assert self._called is not None
+        await self._called
 
     async def kill(self) -> None:
         await self._harness.kill()
@@ -106,6 +121,18 @@ class Behind:
 
     async def abort(self) -> None:
         await self._conversation.abort()
+
+    def _proxy(self) -> AgentProxy:
+        return AgentProxy(self._served.url, "agents/bots", channel_secret="web-secret", user="ann")
+
+    async def invoke(self, text: str) -> None:
+        async with self._proxy() as proxy:
+            await proxy.submit(text, thread=self._conversation.id, id="i-1")
+
+    async def cancel(self) -> None:
+        async with self._proxy() as proxy:
+            await proxy.cancel(self._conversation.id, "i-1")
+            assert (await proxy.status(self._conversation.id, "i-1", wait=10)).state is State.CANCELLED
 
     async def kill(self) -> None:
         agent = self.running.pop()
@@ -304,5 +331,28 @@ async def test_what_is_called_off_leaves_the_same_log_on_both(served: Served) ->
             await stage.say("count")
             await stage.shown("genui", 2)
             await stage.abort()
+            logs.append([essence(frame) for frame in await stage.stored(4)])
+    assert logs[0] == logs[1]
+
+
+async def test_a_call_that_waits_for_a_person_and_is_cancelled_leaves_the_same_log_on_both(served: Served) -> None:
+    logs = []
+    for opened in (in_memory, behind):
+        async with opened(handled(asks), served) as stage:
+            await stage.invoke("pay")
+            await stage.shown("interrupt")
+            await stage.cancel()
+            logs.append([essence(frame) for frame in await stage.stored(5)])
+    assert logs[0] == logs[1]
+    assert [kind for _, kind, *_ in logs[0]] == ["text", "tool_call", "tool_call", "interrupt", "interrupt_resolved"]
+
+
+async def test_a_call_at_work_that_is_cancelled_leaves_the_same_log_on_both(served: Served) -> None:
+    logs = []
+    for opened in (in_memory, behind):
+        async with opened(Held(continues=False).agent, served) as stage:
+            await stage.invoke("count")
+            await stage.shown("genui", 2)
+            await stage.cancel()
             logs.append([essence(frame) for frame in await stage.stored(4)])
     assert logs[0] == logs[1]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
 from collections.abc import AsyncGenerator, Iterator
+from typing import Any
 
 import pytest
 
+from tests.support.waiting import until
 from turnlog import Agent, AskTimeout, Reply, Turn
 from turnlog.testing import AgentHarness
 
@@ -321,6 +324,101 @@ async def test_an_invocation_gets_its_input_and_gives_its_value() -> None:
     async with AgentHarness(agent) as person:
         assert (await person.invoke(data={"a": 1, "b": 2})).value == {"sum": 3}
         assert (await person.say("hi")).text == "you said hi"
+
+
+async def test_an_invocation_that_waits_for_a_person_ends_at_once_when_it_is_cancelled() -> None:
+    agent = agent_of()
+    ended: list[str] = []
+
+    @agent.on_invoke
+    async def answer(turn: Turn, reply: Reply) -> Any:
+        try:
+            return await reply.ask("Sure?")
+        finally:
+            ended.append(turn.text)
+
+    async with AgentHarness(agent) as person:
+        asked = await person.invoke("pay")
+        assert asked.status == "asking"
+        cancelled = await person.cancel()
+        assert (cancelled.status, cancelled.asks) == ("aborted", ())
+        await until(lambda: ended == ["pay"])
+        later = person.send("yes")  # is a turn of its own
+        assert later.turn["data"] == {"text": "yes"}
+
+
+async def test_an_invocation_at_work_ends_when_its_handler_has_and_may_ask_nobody_any_more() -> None:
+    agent = agent_of()
+    hold = asyncio.Event()
+
+    @agent.on_invoke
+    async def answer(turn: Turn, reply: Reply) -> Any:
+        await reply.text("working")
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await hold.wait()
+        return "too late"
+
+    async with AgentHarness(agent) as person:
+        called = asyncio.create_task(person.invoke("work"))
+        await until(lambda: len(person.frames) == 2)
+        cancelling = asyncio.create_task(person.cancel("no more"))
+        await asyncio.sleep(0)
+        assert not cancelling.done(), "its handler has not ended"
+        hold.set()
+        assert (await cancelling).status == "aborted"
+        assert (await called).text == "working"
+
+    thread_agent = agent_of()
+
+    @thread_agent.on_invoke
+    def plain(turn: Turn) -> str:
+        turn.cancelled.wait(10)
+        return "and yet"
+
+    async with AgentHarness(thread_agent) as person:
+        called = asyncio.create_task(person.invoke("work"))
+        await until(lambda: person._last().started if person.frames else False)
+        assert (await person.cancel()).status == "aborted"
+        assert (await called).status == "aborted"
+
+
+async def test_a_question_of_what_is_to_stop_is_fenced_and_ends_it() -> None:
+    """By a process that does not heed its cancellation: the SDK's own does, so the frames are told apart here."""
+    agent = agent_of()
+    hold = asyncio.Event()
+
+    @agent.on_invoke
+    async def answer(turn: Turn, reply: Reply) -> None:
+        await hold.wait()
+
+    async with AgentHarness(agent) as person:
+        called = asyncio.create_task(person.invoke("work"))
+        await until(lambda: person._last().started if person.frames else False)
+        run = person._last()
+        run.cancelling = True
+        assert run.member is not None
+        question = {"type": "interrupt", "id": "i", "data": {"payload": {}}, "run": run.id, "runEpoch": run.epoch}
+        await run.member.send({"conversationId": person.conversation, "frame": question})
+        assert (await called).status == "aborted"
+        assert [frame["type"] for frame in person.frames] == ["text"]
+
+
+async def test_an_invocation_whose_process_dies_is_executed_by_no_other() -> None:
+    agent = agent_of(continues=True)
+    hold = asyncio.Event()
+
+    @agent.on_invoke
+    async def answer(turn: Turn) -> str:
+        await hold.wait()
+        return "done"
+
+    harness = AgentHarness(agent, copies=2)
+    async with harness as person:
+        called = asyncio.create_task(person.invoke("work"))
+        await until(lambda: person._last().started if person.frames else False)
+        await harness.kill()
+        assert (await called).status == "owner gone"
 
 
 async def test_one_handler_alone_gets_turns_and_invocations() -> None:
