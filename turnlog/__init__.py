@@ -5,6 +5,7 @@ outsider needs is exported here; the modules below are this package's own. It im
 `ops` and `schemas`, which are the server's rooms.
 """
 
+from turnlog import seen
 from turnlog.agent import Agent
 from turnlog.client import Activity, Client, Conversation, Sent
 from turnlog.errors import (
@@ -43,7 +44,8 @@ from turnlog.invocations import Event, Page, Record, State
 from turnlog.outbox import Ack
 from turnlog.proxy import AgentProxy
 from turnlog.reply import Reply
-from turnlog.resume import Ask, Resume, Streamed
+from turnlog.resume import Resume, Streamed
+from turnlog.seen import Ask, Seen
 from turnlog.shown import Component, ToolCall
 from turnlog.stream import Stream
 from turnlog.turn import Invocation, Turn
@@ -91,6 +93,7 @@ __all__ = [
     "Record",
     "Reply",
     "Resume",
+    "Seen",
     "Sent",
     "State",
     "Stream",
@@ -104,4 +107,5 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "Viewed",
+    "seen",
 ]

@@ -18,15 +18,18 @@ import contextlib
 import re
 import signal
 import threading
+import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from turnlog.backoff import Backoff
 from turnlog.handlers import Handler, Handlers
 from turnlog.link import Link
+from turnlog.outbox import Ack
 from turnlog.process import Process, Settings
 from turnlog.tokens import CallableToken, FixedToken, SecretToken, TokenSource
 from turnlog.tracing import answering, untraced
+from turnlog.viewer import Viewed
 from turnlog.wire import Frame, base_url
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 INSTANCE = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
 H = TypeVar("H", bound=Handler)
 F = TypeVar("F", bound=Callable[[str, Frame], Awaitable[None]])
+A = TypeVar("A", bound=Callable[[str, Viewed], Awaitable[None]])
 
 
 class Agent:
@@ -134,6 +138,41 @@ class Agent:
         self.handlers.on_frame(handler)
         return handler
 
+    def on_activity(self, handler: A) -> A:
+        """Register ``async def seen(conversation, viewed)``: all that goes on in conversations that it follows.
+
+        Each numbered frame once and in order, but for what this process said itself; and, as it happens, who types,
+        who is there, what was read. `viewed.seen` is what it is (`turnlog.seen`). One at a time per conversation.
+        """
+        self.handlers.on_activity(handler)
+        return handler
+
+    def follow(self, conversation: str, *, after: int = 0) -> None:
+        """Have `on_activity`'s handler told of a conversation of this agent's own channel, behind `after`.
+
+        Before or after the start, over lost connections, until `unfollow`. Whoever starts anew says where it was:
+        `after` is the `seq` of what it has dealt with. In conversations whose turns are *given* to this agent there
+        is nothing to follow.
+        """
+        if not self.handlers.follows:
+            raise RuntimeError("register a handler with @agent.on_activity first")
+        if after < 0:
+            raise ValueError("after: a seq, or 0")
+        self._process.followed.follow(conversation, after)
+
+    def unfollow(self, conversation: str) -> None:
+        """Hear no more of it."""
+        self._process.followed.unfollow(conversation)
+
+    async def say(self, conversation: str, text: str, *, key: str | None = None) -> Ack:
+        """Say something in a conversation of this agent's own channel, as no answer to anything; returns once it is
+        stored, once per `key` (1 to 128 of ``A-Z a-z 0-9 . _ : ~ -``). What answers a turn is said by `reply`.
+        """
+        if key is not None and INSTANCE.fullmatch(key) is None:
+            raise ValueError("key: 1 to 128 characters of A-Z a-z 0-9 . _ : ~ -")
+        frame: Frame = {"type": "text", "clientId": key or uuid.uuid4().hex, "data": {"text": text}}
+        return await self._process.followed.say(conversation, frame)
+
     @property
     def member(self) -> str | None:
         """Id under which the log knows this process now, as a member of its group; another one after a reconnect."""
@@ -154,7 +193,7 @@ class Agent:
     async def start(self, *, wait: bool = True) -> None:
         """Begin to serve in the background; `wait`: return once the gateway has welcomed this process."""
         if not self.handlers.bound:
-            raise RuntimeError("register a handler with @agent.on_turn or @agent.on_invoke first")
+            raise RuntimeError("register a handler with @agent.on_turn, @agent.on_invoke or @agent.on_activity first")
         if self._task is not None:
             raise RuntimeError("the agent was started before; make a new one")
         self._task = asyncio.create_task(self._link.run(self._process))

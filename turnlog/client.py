@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -23,7 +23,7 @@ import httpx
 from turnlog.errors import Unauthorized
 from turnlog.http import Http
 from turnlog.live import Live
-from turnlog.resume import Ask
+from turnlog.seen import Ask
 from turnlog.tokens import FixedToken, SecretToken, Token, TokenSource, checked, token_in
 from turnlog.viewer import Frames, Messages
 from turnlog.wire import API_PATH, base_url
@@ -49,6 +49,8 @@ class Activity:
     sender: str
     text: str | None
     raw: dict[str, Any] = field(repr=False)
+    edited_at: str | None = None
+    """When its person last edited it, ISO 8601; None: never."""
 
 
 class Client:
@@ -192,7 +194,14 @@ class Conversation:
         """The stored messages after a watermark, oldest first."""
         response = await self._request("GET", "/activities", params={"watermark": after, "limit": limit})
         return [
-            Activity(str(each["id"]), str(each["type"]), str(each["from"]["id"]), each.get("text"), each)
+            Activity(
+                str(each["id"]),
+                str(each["type"]),
+                str(each["from"]["id"]),
+                each.get("text"),
+                each,
+                each.get("editedAt"),
+            )
             for each in checked(response)["activities"]
         ]
 
@@ -235,8 +244,26 @@ class Conversation:
         """Say that everything up to `seq` was read. It may get lost."""
         await (await self._live()).show({"type": "read", "watermark": seq})
 
+    async def happened(
+        self, stream: str, event: str, payload: Any = None, *, component: str | None = None, key: str | None = None
+    ) -> None:
+        """Tell the agent what the person did to a component that it showed. `stream`: `seen.Shown.stream`.
+
+        Raises `BotUnavailable` when no agent is there to be told; so do the next two.
+        """
+        frame: dict[str, Any] = {"type": "genui_event", "streamId": stream, "eventType": event, "payload": payload}
+        await (await self._live()).say(frame | ({"component": component} if component is not None else {}), key=key)
+
+    async def offer_tools(self, tools: Sequence[Mapping[str, Any]], *, key: str | None = None) -> None:
+        """Tell the agent which tools this client runs for it: `{name, description?, parameters?}` each."""
+        await (await self._live()).say({"type": "client_tools", "tools": [dict(each) for each in tools]}, key=key)
+
+    async def offer_skills(self, skills: Sequence[Mapping[str, Any]], *, key: str | None = None) -> None:
+        """Tell the agent which skills this client has: `{name, description, instructions}` each."""
+        await (await self._live()).say({"type": "client_skills", "skills": [dict(each) for each in skills]}, key=key)
+
     async def frame(self, frame: Mapping[str, Any]) -> None:
-        """Send any other frame of a person's: `genui_event`, `client_tools`, `client_skills`. It may get lost."""
+        """Send any other frame that a person's client may. It may get lost."""
         await (await self._live()).show(frame)
 
     async def _live(self) -> Live:
@@ -258,7 +285,8 @@ class Conversation:
         await self._request("POST", "/reopen")
 
     def frames(self, *, after: int = 0) -> Frames:
-        """Everything that a viewer gets, numbered frames after `after` each once and in order, without end.
+        """Everything that a viewer gets, numbered frames after `after` each once and in order, without end; each says
+        what it is as `viewed.seen` (`turnlog.seen`).
 
         Reconnects by itself and goes on behind the last number seen, with a fresh token when its own is about to end.
         Raises `Unauthorized` when none can be had.
@@ -267,8 +295,8 @@ class Conversation:
         return self._client.frames(path, self._good_token, after=after)
 
     def messages(self, *, after: int = 0) -> Messages:
-        """Whole messages: streamed answers joined, those of a lost owner left out."""
-        return Messages(self.frames(after=after))
+        """Whole messages: streamed answers joined, those of a lost owner left out; edited ones again."""
+        return Messages(self.frames(after=after), after=after)
 
     async def _request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         full = f"{API_PATH}/conversations/{quote(self.id, safe='')}{path}"

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from turnlog.errors import InvalidRequest
 from turnlog.reply import Reply
 from turnlog.turn import Turn
+from turnlog.viewer import Viewed
 from turnlog.wire import Frame, dump
 
 Handler: TypeAlias = Callable[..., Any]
@@ -31,11 +32,18 @@ class Handlers:
         self._turns: Answering | None = None
         self._invocations: Answering | None = None
         self._frames: Callable[[str, Frame], Awaitable[None]] | None = None
+        self._activity: Callable[[str, Viewed], Awaitable[None]] | None = None
         self._threads = Threads(most_threads)
 
     @property
     def bound(self) -> bool:
-        return self._turns is not None or self._invocations is not None
+        """Whether the agent has anything to do."""
+        return self.follows or self._turns is not None or self._invocations is not None
+
+    @property
+    def follows(self) -> bool:
+        """Whether it hears what goes on in conversations that it follows."""
+        return self._activity is not None
 
     def on_turn(self, handler: Handler) -> None:
         if self._turns is not None:
@@ -48,11 +56,17 @@ class Handlers:
         self._invocations = _answering("on_invoke", handler, self._threads, json=True)
 
     def on_frame(self, handler: Callable[[str, Frame], Awaitable[None]]) -> None:
-        if self._frames is not None:
-            raise RuntimeError("on_frame: this agent has a handler already")
-        if not inspect.iscoroutinefunction(handler) or len(inspect.signature(handler).parameters) != 2:
-            raise TypeError("on_frame: the handler must be an `async def` function and takes (conversation, frame)")
+        _check_hearer("on_frame", handler, self._frames, "frame")
         self._frames = handler
+
+    def on_activity(self, handler: Callable[[str, Viewed], Awaitable[None]]) -> None:
+        _check_hearer("on_activity", handler, self._activity, "viewed")
+        self._activity = handler
+
+    async def activity(self, conversation: str, viewed: Viewed) -> None:
+        """What goes on in a conversation that it follows."""
+        if self._activity is not None:
+            await self._activity(conversation, viewed)
 
     async def frame(self, conversation: str, frame: Frame) -> None:
         """What a person's client says beside turns."""
@@ -66,7 +80,7 @@ class Handlers:
             first, second = second, first
         answering = first or second
         if answering is None:
-            raise AssertionError("Agent.start() checks that there is a handler")
+            raise RuntimeError("a turn came, and this agent has only a handler of activity: @agent.on_turn adds one")
         await answering(turn, reply)
 
 
@@ -137,6 +151,13 @@ def _answering(name: str, handler: Handler, threads: Threads, *, json: bool) -> 
     if inspect.iscoroutinefunction(handler):
         return coroutine
     return thread_of_pieces if inspect.isgeneratorfunction(handler) else thread
+
+
+def _check_hearer(name: str, handler: Callable[..., Any], there: object, what: str) -> None:
+    if there is not None:
+        raise RuntimeError(f"{name}: this agent has a handler already")
+    if not inspect.iscoroutinefunction(handler) or len(inspect.signature(handler).parameters) != 2:
+        raise TypeError(f"{name}: the handler must be an `async def` function and takes (conversation, {what})")
 
 
 def _check(name: str, handler: Handler) -> bool:

@@ -11,7 +11,7 @@ from turnlog.backoff import Backoff
 from turnlog.errors import AckTimeout, TurnlogError, Unavailable, error_of
 from turnlog.http import Tries
 from turnlog.link import Link
-from turnlog.resume import Ask
+from turnlog.seen import Ask, ask_in
 from turnlog.tokens import TokenSource
 from turnlog.wire import PROTOCOL, Frame
 
@@ -120,13 +120,13 @@ class Live:
         if isinstance(seq, int):
             self._seen = max(self._seen, seq)
         if kind == "welcome" and isinstance(data, dict):
-            self._asks = {str(each["id"]): _ask(each) for each in data.get("pending", ())}
+            self._asks = {str(each["id"]): ask_in(each) for each in data.get("pending", ())}
         elif kind == "ack":
             self._settle(frame.get("clientId"), None)
         elif kind == "error" and isinstance(data, dict):
             self._settle(data.get("clientId"), error_of(data, conversation=self._conversation))
         elif kind == "interrupt":
-            self._asks[str(frame.get("id"))] = _ask(frame)
+            self._asks[str(frame.get("id"))] = ask_in(frame)
         elif kind == "interrupt_resolved":
             self._asks.pop(str(frame.get("id")), None)
 
@@ -138,10 +138,3 @@ class Live:
             future.set_result(None)
         else:
             future.set_exception(error)
-
-
-def _ask(frame: Frame) -> Ask:
-    data = frame.get("data")
-    data = data if isinstance(data, dict) else {}
-    actions = data.get("actions")
-    return Ask(str(frame.get("id")), data.get("payload"), tuple(actions) if isinstance(actions, list) else ())

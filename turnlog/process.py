@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from turnlog.connection import Connection
 from turnlog.errors import TurnlogError
+from turnlog.followed import Followed
 from turnlog.handlers import Handlers
 from turnlog.lanes import Lanes
 from turnlog.outbox import Outbox
@@ -61,6 +62,8 @@ class Process:
         self._notices: set[asyncio.Task[None]] = set()
         self._outbox = Outbox(link, ack_timeout=settings.ack_timeout)
         self._past = Past(link, timeout=settings.ack_timeout)
+        self.followed = Followed(link, handlers.activity, ack_timeout=settings.ack_timeout)
+        """Conversations of its channel's own."""
         self._lanes = Lanes(
             self._outbox, self._answer, most_at_once=settings.most_at_once, most_runs=settings.most_runs
         )
@@ -71,10 +74,13 @@ class Process:
         await self._say_drain()
         # What a gateway that knows of the drain gives nevertheless, nobody else is there to take.
         goes_on = self._settings.continues and "continue" in self._link.abilities
+        hearing = asyncio.create_task(self.followed.close(budget))
         await self._lanes.drain(budget, late="drain" in self._link.abilities, asks=goes_on)
+        await hearing
 
     async def abandon(self) -> None:
         """Cancel what is in hand; others get it."""
+        await self.followed.close(0)
         await self._lanes.drain(0, late=False)
 
     # ---------------------------------------------------------------------------------------- the link's peer
@@ -100,6 +106,7 @@ class Process:
             on_ready()
         self._parts.clear()
         await self._lanes.reconnected(told="adopt" in self._link.abilities)
+        await self.followed.welcomed()
         if self._stopping:
             await self._say_drain()
 
@@ -111,7 +118,8 @@ class Process:
         """One frame off the socket."""
         conversation, inner = frame.get("conversationId"), frame.get("frame")
         if isinstance(conversation, str) and isinstance(inner, dict):
-            self._in_conversation(conversation, inner)
+            if not self.followed.takes(conversation, inner):
+                self._in_conversation(conversation, inner)
         elif frame.get("type") == "error":
             self._report(self._outbox.refused("", _data(frame)))
         elif frame.get("type") == "welcome" and isinstance(secret := _data(frame).get("instanceSecret"), str):
@@ -123,6 +131,7 @@ class Process:
             self._past.add(conversation, frame)  # a turn that is given names its run
         elif kind == "ack":
             self._outbox.acked(conversation, frame)
+            self.followed.acked(conversation, frame)
         elif kind == "abort":
             self._lanes.stop(conversation, RunState.ABORTED, run=_name(frame), epoch=_epoch(frame))
         elif kind == "resume":
@@ -158,6 +167,8 @@ class Process:
         return frames if (name, epoch) == (_name(frame), _epoch(frame)) else []
 
     def _refused(self, conversation: str, frame: Frame) -> None:
+        if self.followed.refused(conversation, _data(frame)):
+            return
         error = self._outbox.refused(conversation, _data(frame))
         if error is not None and error.code == "fenced" and _name(frame) is not None:
             self._lanes.stop(conversation, RunState.FENCED, run=_name(frame), epoch=_epoch(frame))

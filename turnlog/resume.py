@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from turnlog.seen import Ask, ask_in
 from turnlog.viewer import Viewed, viewed_in
 from turnlog.wire import Frame
 
@@ -17,16 +18,6 @@ class Streamed:
     id: str
     text: str
     done: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A question to the person that is open still."""
-
-    id: str
-    payload: Any = None
-    actions: tuple[Frame, ...] = ()
-    """The answers that it offers: `{label, value}`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +73,8 @@ def resume_in(frame: Frame, earlier: Sequence[Frame] = ()) -> Resume | None:
 
 
 def _asks(frames: Sequence[Viewed], ids: Sequence[Any]) -> tuple[Ask, ...]:
-    payloads = {each.frame.get("id"): each.frame.get("data") for each in frames if each.type == "interrupt"}
-    asks = []
-    for ask_id in ids:
-        data = payloads.get(ask_id)
-        shown = data if isinstance(data, dict) else {}
-        actions = shown.get("actions")
-        asks.append(Ask(str(ask_id), shown.get("payload"), tuple(actions) if isinstance(actions, list) else ()))
-    return tuple(asks)
+    asked = {str(each.frame.get("id")): ask_in(each.frame) for each in frames if each.type == "interrupt"}
+    return tuple(asked.get(str(ask_id), Ask(str(ask_id))) for ask_id in ids)
 
 
 def _answers(frames: Sequence[Viewed]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnlog.resume import Resume, resume_in
+from turnlog.seen import text_of
 from turnlog.wire import NOT_TURNS, Frame
 
 
@@ -74,7 +75,7 @@ def turn_in(conversation: str, frame: Frame, earlier: Sequence[Frame] = ()) -> T
     return Turn(
         conversation=conversation,
         id=str(frame.get("id") or ""),
-        text=_text_of(data),
+        text=text_of(data),
         type=kind,
         # `turnSeq`: given again behind a later one; `seq` would say that it is new.
         seq=_integer(frame.get("seq", frame.get("turnSeq"))),
@@ -99,10 +100,6 @@ def _invocation_of(value: object, data: Frame) -> Invocation | None:
         return None
     ms = _integer(value.get("deadlineMs"))
     return Invocation(value["id"], ms / 1000 if ms else None, value.get("streamed") is True, _object(data.get("input")))
-
-
-def _text_of(data: Frame) -> str:
-    return next((data[key] for key in ("text", "caption", "title", "name") if isinstance(data.get(key), str)), "")
 
 
 def _channel_of(meta: Frame) -> str | None:

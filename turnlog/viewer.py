@@ -13,6 +13,7 @@ import httpx
 
 from turnlog.backoff import Backoff
 from turnlog.errors import ProtocolViolation, TurnlogError, Unavailable
+from turnlog.seen import Edited, Seen, seen_in
 from turnlog.sse import EventParser, ServerEvent
 from turnlog.tokens import checked
 from turnlog.wire import Frame
@@ -33,6 +34,11 @@ class Viewed:
     type: str
     frame: Frame = field(repr=False)
 
+    @property
+    def seen(self) -> Seen | None:
+        """What it says, typed (`turnlog.seen`); None: its type is not known here."""
+        return seen_in(self.type, self.frame)
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -47,7 +53,9 @@ class Message:
     type: str
     text: str
     frame: Frame = field(repr=False)
-    """The frame that completed it."""
+    """The frame that completed it, or by which it was edited."""
+    edited: bool = False
+    """It was shown before, and this is what it says now."""
 
 
 class Frames:
@@ -118,18 +126,34 @@ class Frames:
 
 
 class Joiner:
-    """Frames in, whole messages out. A stream is one once its owner ended it; one that was cut off never is."""
+    """Frames in, whole messages out. A stream is one once its owner ended it; one that was cut off never is. A message
+    that was edited comes again, once for each edit; `after`: up to where everything was shown before."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, after: int = 0) -> None:
         self._streams: dict[str, list[str]] = {}
+        self._seen = after
+        self._edit: Edited | None = None
 
     def add(self, viewed: Viewed) -> Message | None:
-        """The message that this frame completes, if any."""
-        if viewed.seq is None or viewed.frame.get("superseded") is True:
+        """The message that this frame completes or edits, if any."""
+        if viewed.type == "edited":
+            return self._edited(viewed)
+        if viewed.seq is None:
+            return None
+        self._seen = viewed.seq
+        if viewed.frame.get("superseded") is True:
             return None
         if viewed.type == "genui":
             return self._streamed(viewed.seq, viewed.frame)
         return _message(viewed.seq, viewed.type, viewed.frame)
+
+    def _edited(self, viewed: Viewed) -> Message | None:
+        """Told again on every new connection; of what was not shown yet, the message itself says it."""
+        edit = viewed.seen
+        if not isinstance(edit, Edited) or edit == self._edit or edit.seq > self._seen:
+            return None
+        self._edit = edit
+        return Message(edit.seq, edit.message, "user", "text", edit.text, viewed.frame, edited=True)
 
     def _streamed(self, seq: int, frame: Frame) -> Message | None:
         stream_id, chunk = str(frame.get("streamId")), frame.get("chunk")
@@ -146,11 +170,12 @@ class Joiner:
 
 
 class Messages:
-    """Whole messages. A stream is one once its owner ended it; one that was cut off by its owner's loss never is."""
+    """Whole messages. A stream is one once its owner ended it; one that was cut off by its owner's loss never is. One
+    that its person edits later comes again (`message.edited`), with the `id` and `seq` that it had."""
 
-    def __init__(self, frames: Frames) -> None:
+    def __init__(self, frames: Frames, *, after: int = 0) -> None:
         self._frames = frames
-        self._joiner = Joiner()
+        self._joiner = Joiner(after=after)
 
     def __aiter__(self) -> Self:
         return self

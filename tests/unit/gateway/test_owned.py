@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
 from connectors.gateway.ports import Unavailable
 from tests.support.gateway_world import API_KEY, DOCUMENT, MemoryStore, Peer, Served, World, bearer, serve
+from tests.support.waiting import until
+from turnlog import Ack, Agent, TurnlogError, Viewed, seen
+from turnlog.backoff import Backoff
 
 CLIENT = "/api/v1/converger/conversations"
 
@@ -245,3 +249,88 @@ async def test_beyond_its_limit_the_least_recently_active_one_is_followed_no_mor
         shown = [(await agent.frame())["conversationId"] for _ in range(2)]
         assert sorted(shown) == sorted([first, third])
         assert not owning.gateway.hub.concerned(second)
+
+
+# ------------------------------------------------------------------------------------------------- by the SDK's agent
+class Bridge:
+    """An agent of the SDK that follows, and what it heard."""
+
+    def __init__(self, served: Served) -> None:
+        self.agent = Agent(served.url, channel_secret="agents-secret", backoff=Backoff(first=0.01, most=0.1))
+        self.heard: list[tuple[int | None, str]] = []
+        self.agent.on_activity(self._hear)
+
+    async def _hear(self, conversation: str, viewed: Viewed) -> None:
+        match viewed.seen:
+            case seen.Said(text=text):
+                self.heard.append((viewed.seq, text))
+            case seen.Typing(who=seen.Who(id=id_), typing=True):
+                self.heard.append((viewed.seq, f"{id_} types"))
+
+    async def until(self, *heard: tuple[int | None, str]) -> None:
+        await until(lambda: self.heard == [*heard])
+
+    async def __aenter__(self) -> Bridge:
+        await self.agent.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.agent.stop(budget=0)
+
+
+async def test_an_agent_of_the_sdk_follows_before_and_after_its_start_and_over_a_lost_connection(
+    owning: Served,
+) -> None:
+    (one, _), (two, _) = await opened(owning), await opened(owning)
+    ann = await owning.token("phone-secret", user={"id": "ann"})
+    for text in ("skipped", "first"):
+        await owning.say(one, ann, text)
+    bridge = Bridge(owning)
+    bridge.agent.follow(one, after=1)
+    async with bridge:
+        await bridge.until((2, "first"))
+        assert await bridge.agent.say(one, "mine") == Ack(id=ANY, seq=3)
+        await owning.say(one, ann, "second")
+        await bridge.until((2, "first"), (4, "second"))
+        bridge.agent.follow(two)
+        await owning.say(two, ann, "elsewhere")
+        await bridge.until((2, "first"), (4, "second"), (1, "elsewhere"))
+        assert await bridge.agent.say(one, "last", key="k") == Ack(id=ANY, seq=5)
+        socket = bridge.agent._link._socket
+        assert socket is not None
+        socket.transport.abort()
+        await owning.say(one, ann, "meanwhile")
+        await bridge.until((2, "first"), (4, "second"), (1, "elsewhere"), (6, "meanwhile"))
+        again = await bridge.agent.say(one, "last", key="k")
+        assert (again.seq, again.duplicate) == (5, True)
+        async with owning.socket(ann, {"conversationId": two, "watermark": 1}) as person:
+            await person.until("welcome")
+            await person.send({"type": "typing", "isTyping": True})
+            await until(lambda: (None, "ann types") in bridge.heard)
+        bridge.agent.unfollow(one)
+        await owning.say(one, ann, "unheard")
+        await owning.say(two, ann, "heard")
+        await until(lambda: (2, "heard") in bridge.heard)
+        assert "unheard" not in [text for _, text in bridge.heard]
+
+
+async def test_an_agent_of_the_sdk_that_follows_what_is_not_its_channels_hears_nothing_and_is_told(
+    owning: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    conversation, token = await owning.conversation()
+    bridge = Bridge(owning)
+    bridge.agent.follow(conversation)
+    async with bridge:
+        await until(lambda: f"{conversation} cannot be followed: " in caplog.text)
+        await owning.say(conversation, token, "hello")
+        with pytest.raises(TurnlogError):
+            await bridge.agent.say("no such conversation", "hello")
+        assert bridge.heard == []
+
+
+def test_to_follow_an_agent_needs_a_handler_of_activity() -> None:
+    agent = Agent("http://unused", token="t")
+    with pytest.raises(RuntimeError, match="on_activity"):
+        agent.follow("c")
+    with pytest.raises(TypeError, match="on_activity"):
+        agent.on_activity(lambda viewed: viewed)  # type: ignore[type-var]

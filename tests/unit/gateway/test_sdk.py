@@ -240,6 +240,34 @@ async def test_of_several_runs_of_a_conversation_only_the_one_that_ended_is_stop
         assert given == ["one", "two, rather"], "the turn that was edited is not answered as it was"
 
 
+async def test_a_message_that_is_edited_comes_again_to_who_was_shown_it_live_or_after_a_loss(served: Served) -> None:
+    async def answer(turn: Turn) -> str:
+        return f"about {turn.text}"
+
+    async with serving(served, on_turn=answer), Client(served.url, channel_secret="web-secret", user="ann") as client:
+        conversation = await client.open()
+        messages = conversation.messages()
+        sent = await conversation.send("one")
+        assert [(await anext(messages)).text for _ in range(2)] == ["one", "about one"]
+        await conversation.edit(sent.id, "two")
+        live = await anext(messages)
+        assert (live.id, live.seq, live.text, live.edited) == (sent.id, 1, "two", True)
+        assert (await anext(messages)).text == "about two"
+        for stream in list(served.gateway.streams):
+            stream.end()  # it comes back, and is told of the edit that it knows
+        await conversation.send("three")
+        assert [(await anext(messages)).text for _ in range(2)] == ["three", "about three"]
+        last = await conversation.send("four")
+        assert [(await anext(messages)).text for _ in range(2)] == ["four", "about four"]
+        for stream in list(served.gateway.streams):
+            stream.end()
+        await conversation.edit(last.id, "five")
+        told = [(await anext(messages)) for _ in range(2)]
+        assert {(each.text, each.edited) for each in told} == {("five", True), ("about five", False)}
+        stored = await conversation.activities()
+        assert [each.text for each in stored if each.edited_at is not None] == ["two", "five"]
+
+
 async def test_what_else_a_client_says_reaches_the_agents_handler_of_frames(served: Served) -> None:
     heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
@@ -254,5 +282,14 @@ async def test_what_else_a_client_says_reaches_the_agents_handler_of_frames(serv
         await seen(frames, "text")
         await conversation.frame({"type": "client_tools", "tools": [{"name": "pick_date"}]})
         assert (await asyncio.wait_for(heard.get(), 10))["tools"] == [{"name": "pick_date"}]
+        await conversation.offer_tools([{"name": "scan"}])
+        assert (await asyncio.wait_for(heard.get(), 10))["tools"] == [{"name": "scan"}]
+        await conversation.offer_skills([{"name": "fold", "description": "folds", "instructions": "fold"}])
+        assert (await asyncio.wait_for(heard.get(), 10))["skills"][0]["name"] == "fold"
+        await conversation.happened("s", "picked", {"day": 1}, component="calendar")
+        event = await asyncio.wait_for(heard.get(), 10)
+        assert (event["streamId"], event["eventType"], event["payload"], event["component"]) == (
+            "s", "picked", {"day": 1}, "calendar",
+        )  # fmt: skip
         await conversation.survey(rating=5, comment="good")
         assert (await asyncio.wait_for(heard.get(), 10))["rating"] == 5

@@ -1,0 +1,183 @@
+"""Conversations of an agent's own channel: what a process follows in them, and says in them.
+
+They are not given to it as turns are: it is shown all that is said there, by whomever, and writes without a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+
+from turnlog.connection import Connection
+from turnlog.errors import AckTimeout, error_of
+from turnlog.outbox import Ack
+from turnlog.viewer import Viewed, viewed_in
+from turnlog.wire import Frame
+
+log = logging.getLogger("turnlog")
+
+Heard = Callable[[str, Viewed], Awaitable[None]]
+
+SHOWN_WITHOUT_SEQ = frozenset({"typing", "presence", "deliveryStatus"})
+SYNC_AGAIN_S = 1.0
+"""When a replay that could not be read is asked for again, where the gateway does not say."""
+
+
+class _Place:
+    """Where a process is in one conversation."""
+
+    def __init__(self, after: int) -> None:
+        self.seen = after
+        self.waiting: deque[Viewed] = deque()
+        """Taken, and not heard yet."""
+        self.own: set[int] = set()
+        """Seqs, above `seen`, of what this process said there: a next connection is shown them, as another's."""
+        self.task: asyncio.Task[None] | None = None
+
+
+class Followed:
+    """Each frame once, in order, one at a time per conversation, over as many connections as it takes."""
+
+    def __init__(self, link: Connection, heard: Heard, *, ack_timeout: float) -> None:
+        self._link = link
+        self._heard = heard
+        self._ack_timeout = ack_timeout
+        self._places: dict[str, _Place] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._saying: dict[tuple[str, str], tuple[Frame, asyncio.Future[Ack]]] = {}
+
+    def follow(self, conversation: str, after: int) -> None:
+        """Be told of what is said there behind `after`. Where it is followed already, nothing changes."""
+        if conversation not in self._places:
+            self._places[conversation] = _Place(after)
+            if self._link.generation:
+                self._spawn(self._sync(conversation))
+
+    def unfollow(self, conversation: str) -> None:
+        """What comes, and what was taken and not heard yet, is dropped."""
+        place = self._places.pop(conversation, None)
+        if place is not None:
+            place.waiting.clear()
+
+    async def welcomed(self) -> None:
+        """A new connection: go on behind what was taken, and say again what nobody acknowledged."""
+        for conversation in list(self._places):
+            await self._sync(conversation)
+        for (conversation, _), (frame, said) in list(self._saying.items()):
+            if not said.done():
+                await self._send(conversation, frame)
+
+    async def close(self, budget: float) -> None:
+        """Hear nothing more; what is being heard may be finished within `budget` seconds."""
+        for conversation in list(self._places):
+            self.unfollow(conversation)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=budget)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # -------------------------------------------------------------------------------------------------- what is said
+    async def say(self, conversation: str, frame: Frame) -> Ack:
+        """Say it, and return once it is stored: once, however often it is sent. `frame` has a `clientId`."""
+        key = (conversation, str(frame["clientId"]))
+        if key in self._saying:
+            raise ValueError(f"key: {key[1]!r} is being said already")
+        said: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
+        self._saying[key] = (frame, said)
+        try:
+            await self._send(conversation, frame)  # or the next connection does
+            async with asyncio.timeout(self._ack_timeout):
+                return await said
+        except TimeoutError as error:
+            raise AckTimeout(
+                f"no acknowledgement within {self._ack_timeout:g} s: the message may or may not be stored",
+                code="ack_timeout",
+                conversation=conversation,
+            ) from error
+        finally:
+            del self._saying[key]
+
+    def acked(self, conversation: str, ack: Frame) -> None:
+        """An ack came in; one of something else is nothing to do."""
+        _, said = self._saying.get((conversation, str(ack.get("clientId"))), (None, None))
+        if said is None or said.done():
+            return
+        seq = int(ack.get("seq") or 0)
+        place = self._places.get(conversation)
+        if place is not None and seq > place.seen:
+            place.own.add(seq)
+        said.set_result(Ack(id=str(ack.get("id")), seq=seq, duplicate=ack.get("duplicate") is True))
+
+    def refused(self, conversation: str, data: Frame) -> bool:
+        """An error came in: whether it was about what is followed or said here."""
+        error = error_of(data, conversation=conversation)
+        _, said = self._saying.get((conversation, str(data.get("clientId"))), (None, None))
+        if said is not None:
+            if not said.done():
+                said.set_exception(error)
+            return True
+        about_sync = data.get("frameType") == "sync" or error.code == "invalid_watermark"
+        if conversation not in self._places or not about_sync:
+            return False
+        if error.retryable:
+            self._spawn(self._sync(conversation, after_s=error.retry_after or SYNC_AGAIN_S))
+        else:
+            log.error("turnlog: %s cannot be followed: %s", conversation, error)
+            self.unfollow(conversation)
+        return True
+
+    # ------------------------------------------------------------------------------------------------- what is heard
+    def takes(self, conversation: str, frame: Frame) -> bool:
+        """Take a frame off the socket, unless it is not about what is followed."""
+        place = self._places.get(conversation)
+        if place is None or "run" in frame or not (_seq(frame) or frame.get("type") in SHOWN_WITHOUT_SEQ):
+            return False
+        seq = _seq(frame)
+        if seq:
+            if seq <= place.seen:
+                return True
+            place.seen, own = seq, place.own
+            place.own = {each for each in own if each > seq}
+            if seq in own:
+                return True
+        place.waiting.append(viewed_in(frame))
+        if place.task is None:
+            place.task = self._spawn(self._hear(conversation, place))
+        return True
+
+    async def _hear(self, conversation: str, place: _Place) -> None:
+        try:
+            while place.waiting:
+                viewed = place.waiting.popleft()
+                try:
+                    await self._heard(conversation, viewed)
+                except Exception:
+                    log.exception("turnlog: the handler of activity failed on seq %s of %s", viewed.seq, conversation)
+        finally:
+            place.task = None
+
+    async def _sync(self, conversation: str, *, after_s: float = 0.0) -> None:
+        await asyncio.sleep(after_s)
+        place = self._places.get(conversation)
+        if place is not None:
+            # Not by hello's `watermarks`: these would claim runs, were the conversation given to this agent.
+            await self._send(conversation, {"type": "sync", "watermark": place.seen})
+
+    async def _send(self, conversation: str, frame: Frame) -> None:
+        await self._link.pace()
+        await self._link.send({"conversationId": conversation, "frame": frame})
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _seq(frame: Frame) -> int:
+    seq = frame.get("seq")
+    return seq if isinstance(seq, int) and not isinstance(seq, bool) and frame.get("type") != "ack" else 0
