@@ -2,7 +2,7 @@
 
 Each gateway shows it to its own viewers and following agents at once, and says it to the others through the topic
 `live`. Presence is the sum of what the gateways say of their own connections: one that ends takes its share along, and
-one that begins to watch a conversation asks the others what they have.
+one that begins to watch a conversation asks the others what they have, and what their agents have to offer.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ class _Conversation(msgspec.Struct):
     """Status and participant to how far."""
     catalogs: dict[str, bytes] = msgspec.field(default_factory=dict)
     """By type, what an agent showed last of what it has to offer."""
+    shown_here: dict[str, Speaker] = msgspec.field(default_factory=dict)
+    """By type, who showed it, where that was at this gateway: it tells the others that ask."""
 
     def connections(self, participant: str) -> int:
         there = sum(of.get(participant, 0) for of in self.there.values())
@@ -115,11 +117,21 @@ class Live:
 
     def follows(self, conversation_id: str) -> list[bytes]:
         """An agent begins to follow it; gives the presence that is known, and asks the others where nothing is."""
-        if conversation_id in self._conversations:
-            return self._present(self._conversations[conversation_id])
-        self._known(conversation_id)
-        self._publish(Speaker("", "bot", ""), conversation_id, Presence(online=False, asks=True), wall_ms())
-        return []
+        known = self._asked_for(conversation_id)
+        return [] if known is None else self._present(known)
+
+    def streams(self, conversation_id: str) -> list[bytes]:
+        """An event stream begins to show it; gives the catalogs that are known, and asks the others where nothing is."""
+        self._asked_for(conversation_id)
+        return self.catalogs(conversation_id)
+
+    def _asked_for(self, conversation_id: str) -> _Conversation | None:
+        """What is known of it; None: nothing, and the others are asked."""
+        known = self._conversations.get(conversation_id)
+        if known is None:
+            self._known(conversation_id)
+            self._publish(Speaker("", "bot", ""), conversation_id, Presence(online=False, asks=True), wall_ms())
+        return known
 
     def catalogs(self, conversation_id: str) -> list[bytes]:
         """What agents have shown of what they have to offer, for who came later."""
@@ -165,9 +177,19 @@ class Live:
             case Receipt():
                 return self._receipt(who, conversation_id, signal, origin, now)
             case Shown():
-                self._known(conversation_id).catalogs[_type_of(signal)] = signal.frame.encode()
-                self._hub.relay(conversation_id, signal.frame.encode(), origin, agents=False)
-                return True
+                return self._catalog(who, conversation_id, signal, origin)
+
+    def _catalog(self, who: Speaker, conversation_id: str, signal: Shown, origin: object) -> bool:
+        known, kind, frame = self._known(conversation_id), _type_of(signal), signal.frame.encode()
+        if origin is not None:
+            known.shown_here[kind] = who
+        elif known.catalogs.get(kind) == frame:
+            return False  # somebody else had asked for it
+        else:
+            known.shown_here.pop(kind, None)
+        known.catalogs[kind] = frame
+        self._hub.relay(conversation_id, frame, origin, agents=False)
+        return True
 
     def _type(self, who: Speaker, conversation_id: str, *, active: bool, origin: object, now: int) -> bool:
         typist = self._typists.get((conversation_id, who.id))
@@ -219,6 +241,8 @@ class Live:
             self._show_presence(conversation_id, known, who.id, before)
         if presence.asks:
             self._say_present(conversation_id, known)
+            for kind, agent in known.shown_here.items():
+                self._publish(agent, conversation_id, Shown(known.catalogs[kind].decode()), wall_ms())
 
     def _say_present(self, conversation_id: str, known: _Conversation) -> None:
         for participant, number in known.here.items():

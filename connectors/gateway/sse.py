@@ -140,6 +140,8 @@ class EventStream:
         self._gateway.streams.add(self)
         try:
             yield ServerSentEvent(comment="open", retry=RETRY_MS)
+            for frame in self._gateway.live.streams(self._conversation):
+                self.relay(frame)
             await self._tell_changes()
             while not self._ended and wall_ms() < self._expires_at:
                 while self._frames:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -114,7 +113,7 @@ class UserConnection(Connection):
             for frame in gateway.live.came(self._speaker(), conversation_id, self):
                 self.relay(frame)
             for frame in gateway.live.catalogs(conversation_id):
-                self.contained(partial(self.session.catalog, frame, wall_ms()))
+                self.relay(frame)
 
     async def _load_superseded(self, upto: int) -> None:
         try:

@@ -108,13 +108,13 @@ class UserSession(UserJournal):
         self._take_early()
         return self._drain()
 
-    def catalog(self, frame: bytes, now: int) -> list[Action]:
-        """A catalog that an agent of the conversation has shown before this connection came."""
-        self._now = now
+    def _known_catalog(self, frame: bytes) -> bytes:
+        """The frame; of a catalog that the client has, only that it is unchanged."""
         shown = msgspec.json.decode(frame, type=_Catalog)
-        if self._hashes.get(shown.type) == shown.hash:
-            frame = encode({"type": shown.type, "hash": shown.hash, "unchanged": True})
-        return self.relayed(frame, now)
+        if shown.type not in CATALOG_HASHES:
+            return frame
+        known, self._hashes[shown.type] = self._hashes.get(shown.type), shown.hash
+        return frame if known != shown.hash else encode({"type": shown.type, "hash": shown.hash, "unchanged": True})
 
     def entries(self, entries: Sequence[Entry], now: int) -> list[Action]:
         """Live journal entries of the conversation, in order."""
@@ -192,10 +192,10 @@ class UserSession(UserJournal):
         return self._drain()
 
     def relayed(self, frame: bytes, now: int) -> list[Action]:
-        """A transient frame of somebody else in the conversation."""
+        """A transient frame of somebody else in the conversation, also one of before this connection came."""
         self._now = now
         if self.state is State.OPEN:
-            self._put(frame)
+            self._put(self._known_catalog(frame))
         return self._drain()
 
     # ------------------------------------------------------------------------------------------------- handshake

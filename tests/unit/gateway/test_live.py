@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 from connectors.gateway.clock import wall_ms
@@ -15,7 +16,7 @@ from connectors.gateway.protocol.limits import MAX_CONVERSATIONS
 from streams.core.events import GatewayEnded
 from streams.runtime.codec import Codec, Undecodable
 from streams.runtime.live import LiveSignal, Presence, Receipt, Shown, Signal, Typing
-from tests.support.gateway_world import Peer, Served, World, serve
+from tests.support.gateway_world import Peer, Served, World, bearer, serve
 from tests.unit.gateway.test_agents import answer
 from tests.unit.gateway.test_sessions import NOW, turn
 from tests.unit.gateway.test_sessions import agent as agent_session
@@ -266,3 +267,36 @@ def test_a_signal_is_read_as_it_was_written(signal: Signal) -> None:
 def test_what_is_no_signal_is_told_apart(value: bytes | None) -> None:
     with pytest.raises(Undecodable):
         Codec().decode_live(value)
+
+
+async def test_who_comes_later_at_another_gateway_is_told_the_catalogs_too(world: World, served: Served) -> None:
+    conversation, token = await served.conversation()
+    catalogs: list[dict[str, Any]] = [
+        {"type": "genui_components", "hash": "c1", "components": [{"name": "card", "template": "<b></b>"}]},
+        {"type": "skills", "hash": "s1", "skills": [{"name": "fold", "description": "folds"}]},
+    ]
+    async with elsewhere(world) as other, served.agent() as agent:
+        await served.say(conversation, token, "hello")
+        await agent.until("text")
+        for catalog in catalogs:
+            await agent.say(conversation, catalog)
+        await agent.settled()
+        async with other.socket(token, {"skillsHash": "s1"}) as later:
+            assert [await later.until(catalog["type"]) for catalog in catalogs] == [
+                catalogs[0], {"type": "skills", "hash": "s1", "unchanged": True},
+            ]  # fmt: skip
+            async with other.socket(token, {}) as last:
+                assert [await last.until(catalog["type"]) for catalog in catalogs] == catalogs
+            shown = [frame["type"] for frame in await later.settled()]
+            assert not {"genui_components", "skills"} & {*shown}, "it has them"
+        path = f"/v1/conversations/{conversation}/stream"
+        async with other.http.stream("GET", path, headers=bearer(token)) as stream:
+            names = [line async for line in until_line(stream, "event: skills")]
+            assert "event: genui_components" in names
+
+
+async def until_line(stream: httpx.Response, last: str) -> AsyncIterator[str]:
+    async for line in stream.aiter_lines():
+        yield line
+        if line == last:
+            return
