@@ -58,7 +58,12 @@ class Keyring:
         self._limit = limit
         self._clock = clock
         self._by_id: OrderedDict[str, DataKey | Missing] = OrderedDict()
+        self._ids_of: dict[str, set[str]] = {}
+        """Of each conversation, the ids of its keys that are held."""
         self._current: OrderedDict[str, DataKey] = OrderedDict()
+        self._erased: OrderedDict[str, None] = OrderedDict()
+        """Conversations that were seen to be erased, the latest of them: Postgres has their keys until a projector has
+        destroyed them, and what was asked for before may be answered only now."""
         self._turns: dict[str, _Turn] = {}
         self._looked_at = -LOOK_AGAIN_S
 
@@ -84,7 +89,7 @@ class Keyring:
                 key = self._current.get(conversation_id)
                 if key is None:
                     key = await self._keys.current(conversation_id, self._copies)
-                    if key is None:
+                    if key is None or conversation_id in self._erased:
                         return None
                     self._current[conversation_id] = key
                     self._keep(key.id, key)
@@ -133,13 +138,27 @@ class Keyring:
             self._keep(key_id, key)
 
     def _keep(self, key_id: str, key: DataKey | Missing) -> None:
+        if isinstance(key, DataKey):
+            if key.conversation_id in self._erased:
+                key = Missing.ERASED
+            else:
+                self._ids_of.setdefault(key.conversation_id, set()).add(key_id)
         self._by_id[key_id] = key
         self._by_id.move_to_end(key_id)
         if len(self._by_id) > self._limit:
-            self._by_id.popitem(last=False)
+            self._drop(*self._by_id.popitem(last=False))
+
+    def _drop(self, key_id: str, key: DataKey | Missing) -> None:
+        if isinstance(key, DataKey):
+            held = self._ids_of[key.conversation_id]
+            held.discard(key_id)
+            if not held:
+                del self._ids_of[key.conversation_id]
 
     def _forget(self, conversation_id: str) -> None:
+        self._erased[conversation_id] = None
+        if len(self._erased) > self._limit:
+            self._erased.popitem(last=False)
         self._current.pop(conversation_id, None)
-        for key_id, key in list(self._by_id.items()):
-            if isinstance(key, DataKey) and key.conversation_id == conversation_id:
-                self._by_id[key_id] = Missing.ERASED
+        for key_id in self._ids_of.pop(conversation_id, ()):
+            self._by_id[key_id] = Missing.ERASED

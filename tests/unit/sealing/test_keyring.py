@@ -36,6 +36,8 @@ class MemoryKeys:
         self.asked = 0
         self.restored = 0
         self.hold: asyncio.Event | None = None
+        self.answers: asyncio.Event | None = None
+        """Until it is set, what is found is on its way."""
 
     async def current(self, conversation_id: str, copies: KeyCopies) -> DataKey | None:
         self.asked += 1
@@ -49,7 +51,10 @@ class MemoryKeys:
 
     async def find(self, key_ids: Collection[str]) -> Mapping[str, DataKey | Missing]:
         self.asked += 1
-        return {key_id: self.kept[key_id] for key_id in key_ids if key_id in self.kept}
+        found = {key_id: self.kept[key_id] for key_id in key_ids if key_id in self.kept}
+        if self.answers is not None:
+            await self.answers.wait()
+        return found
 
     async def restore(self, copies: KeyCopies) -> None:
         self.restored += 1
@@ -170,3 +175,44 @@ async def test_without_a_master_key_what_is_sealed_stays_sealed(world: World) ->
     entry = await sealed(world.ring, say("hello"))
     blind = Keyring(NoKeys(), NoCopies())
     assert text_of((await blind.open([entry]))[0]) == Missing.SEALED.value
+
+
+def erased_now(conversation_id: str = "c1") -> Entry:
+    return Entry(2, 0, 0, 1, ConversationErased("op", "asked", "e", conversation_id=conversation_id, seq=2))
+
+
+async def test_a_key_that_is_not_destroyed_yet_is_not_kept_once_its_conversation_is_erased(world: World) -> None:
+    entry = await sealed(world.ring, say("hello"))
+    await world.other.open([erased_now()])  # the projector is behind: Postgres still has the key
+    assert text_of((await world.other.open([entry]))[0]) == Missing.ERASED.value
+
+
+async def test_a_key_that_was_asked_for_before_its_conversation_was_erased_is_not_kept(world: World) -> None:
+    entry = await sealed(world.ring, say("hello"))
+    world.keys.answers = asyncio.Event()
+    reader = asyncio.create_task(world.other.open([entry]))
+    await asyncio.sleep(0)
+    await world.other.open([erased_now()])
+    world.keys.answers.set()
+    assert text_of((await reader)[0]) == Missing.ERASED.value
+    assert text_of((await world.other.open([entry]))[0]) == Missing.ERASED.value
+
+
+async def test_who_waits_for_the_key_of_a_conversation_that_is_erased_meanwhile_gets_none(world: World) -> None:
+    world.keys.hold = asyncio.Event()
+    speaker = asyncio.create_task(world.ring.seal(say("hello")))
+    await asyncio.sleep(0)
+    await world.ring.open([erased_now()])
+    world.keys.hold.set()
+    command = await speaker
+    assert isinstance(command, CommitTurn)
+    assert command.turn.text == Missing.ERASED.value
+
+
+async def test_what_is_held_of_each_conversation_goes_with_its_keys() -> None:
+    world = World(limit=2)
+    for n in range(5):
+        await sealed(world.ring, say(str(n), f"c{n}"))
+        await world.ring.open([erased_now(f"x{n}")])
+    assert {*world.ring._ids_of} == {"c3", "c4"}
+    assert {*world.ring._erased} == {"x3", "x4"}
