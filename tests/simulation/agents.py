@@ -63,7 +63,8 @@ class Story:
 
 
 class Agent:
-    """An agent process: it outlives its connections.
+    """An agent process: it outlives its connections. Some declare themselves, so that their runs are kept for them for
+    a while when a connection is lost.
 
     | manner | what it does |
     |---|---|
@@ -76,7 +77,10 @@ class Agent:
 
     MANNERS = ("quiet", "announces", "names", "asks", "steps")
 
-    def __init__(self, name: str, random: Random, manner: str | None = None, refusals: int = 0) -> None:
+    def __init__(
+        self, name: str, random: Random, manner: str | None = None, refusals: int = 0, *, declares: bool = False
+    ) -> None:
+        """`declares`: it does, whatever is drawn."""
         self.name = name
         self.random = random
         self.manner = manner or random.choice(self.MANNERS)
@@ -101,6 +105,20 @@ class Agent:
         """Runs of which it heard that they are over."""
         self.to_stop: set[str] = set()
         """Runs that it was told to stop."""
+        self._declares = random.random() < 0.4 or declares
+        self._processes = 1
+
+    @property
+    def instance(self) -> str:
+        """The process that it is, as gateways vouch for it; empty: it declares none."""
+        return f"{self.name}~{self._processes}" if self._declares else ""
+
+    def restart(self) -> None:
+        """Its process is gone, and another one comes in its place, which knows nothing of what that one did and cannot
+        prove to be it."""
+        self._processes += 1
+        for known in (self.watermarks, self.unacked, self.in_hand, self.over, self.to_stop):
+            known.clear()
 
     def heard(self, given: Given, script: Script) -> None:
         """Before the next step: what it heard of the run meanwhile."""

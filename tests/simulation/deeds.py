@@ -19,13 +19,16 @@ from streams.core.commands import (
     Command,
     CommitPersonFrame,
     CommitTurn,
+    EraseConversation,
     HandBack,
     HandOver,
+    MoveConversation,
     ReleaseRun,
     ReopenConversation,
 )
 from streams.core.events import (
     ConversationClosed,
+    ConversationErased,
     ConversationHandedBack,
     ConversationHandedOver,
     ConversationReopened,
@@ -33,6 +36,8 @@ from streams.core.events import (
     Frame,
     FrameCommitted,
     Invocation,
+    MemberJoined,
+    MemberLeft,
     Refused,
     RunEnded,
     RunMoved,
@@ -46,7 +51,8 @@ from tests.simulation.place import Place
 
 ANN = "ann"
 CALLED = "agents/bots"
-DEEDS = ("abort", "cancel", "close", "edit", "hand over", "invoke", "regenerate", "release", "survey")
+ERASE = "erase"
+DEEDS = ("abort", "cancel", "close", "edit", ERASE, "hand over", "invoke", "move", "regenerate", "release", "survey")
 MOST = 3
 """Deeds in one conversation."""
 LOOKS_AGAIN_S = 1.0
@@ -82,6 +88,8 @@ class Deeds:
         self._ask = ask
         self._numbers = count(1)
         self._known: dict[str, Known] = {}
+        self._members: dict[str, bool] = {}
+        """Every member that there was, and whether it is there still."""
         self._doing = 0
         self._begun = False
         self._ways: dict[str, Callable[[str], Awaitable[object]]] = {
@@ -89,8 +97,10 @@ class Deeds:
             "cancel": partial(self._end_run, CancelRun),
             "close": self._close,
             "edit": lambda name: self._want_anew(name, "edit"),
+            ERASE: self._erase,
             "hand over": self._hand_over,
             "invoke": self._invoke,
+            "move": self._move,
             "regenerate": lambda name: self._want_anew(name, "regenerate"),
             "release": partial(self._end_run, ReleaseRun, proof="it was unplugged"),
             "survey": lambda name: self._send(name, "survey", data='{"stars":5}'),
@@ -104,6 +114,8 @@ class Deeds:
     def see(self, event: Event) -> None:
         """The next event of the journal."""
         if event.conversation_id is None:
+            if isinstance(event, MemberJoined | MemberLeft):
+                self._members[event.member] = isinstance(event, MemberJoined)
             return
         known = self._of(event.conversation_id)
         match event:
@@ -118,7 +130,7 @@ class Deeds:
                 known.answer = event.frame.id, event.seq
             case ConversationClosed():
                 known.closed = True
-            case ConversationReopened():
+            case ConversationReopened() | ConversationErased():  # of what is erased nobody thinks any more
                 known.closed = False
             case ConversationHandedOver():
                 known.handed_over = True
@@ -140,6 +152,8 @@ class Deeds:
             kind = draw.choice(self._kinds)
             self._place.trace(f"in {conversation} somebody is to {kind}")
             await self._ways[kind](conversation)
+            if kind == ERASE:
+                break
         self._doing -= 1
         await self._keep(conversation)
 
@@ -211,6 +225,42 @@ class Deeds:
             )
         )
         await self._later(conversation)
+
+    async def _erase(self, conversation: str) -> None:
+        """For good: who wants it open later, or erased once more, changes nothing."""
+        draw, number = self._random, next(self._numbers)
+        for _ in range(draw.choice([1, 2])):
+            await self._ask(
+                lambda ref: EraseConversation(
+                    at=0, timestamp=0, ref=ref, conversation_id=conversation, by="op", reason="asked", id=f"e{number}"
+                )
+            )
+            await asyncio.sleep(draw.random() * 3)
+            await self._ask(
+                lambda ref: ReopenConversation(
+                    at=0, timestamp=0, ref=ref, conversation_id=conversation, by="op", id=f"o{number}"
+                )
+            )
+
+    async def _move(self, conversation: str) -> None:
+        """To a member, which may have gone meanwhile, or away from whoever has it."""
+        draw = self._random
+        there = [member for member, is_there in self._members.items() if is_there]
+        gone = [member for member, is_there in self._members.items() if not is_there]
+        to = draw.choice([*there, *there, *gone[-1:], None])
+        group = "" if to is not None else draw.choice(["", CALLED])
+        await self._ask(
+            lambda ref: MoveConversation(
+                at=0,
+                timestamp=0,
+                ref=ref,
+                conversation_id=conversation,
+                to=to,
+                by="op",
+                reason="it stutters",
+                group=group,
+            )
+        )
 
     async def _later(self, conversation: str) -> None:
         """Undo it, a while later."""

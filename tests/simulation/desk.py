@@ -34,6 +34,8 @@ class Member:
 
     id: str
     agent: Agent
+    instance: str
+    """The process that it is a connection of; empty: it declared none."""
     inbox: asyncio.Queue[Given] = field(default_factory=asyncio.Queue)
     delivered: dict[str, int] = field(default_factory=dict)
     numbers: Counter[int] = field(default_factory=Counter)

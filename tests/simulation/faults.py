@@ -16,7 +16,7 @@ from streams.core.commands import Command, CommitFrame, Drain, RefuseRun
 from streams.core.events import MemberJoined
 from streams.runtime.intake import origin_of
 from tests.simulation.agents import Agent
-from tests.simulation.cluster import LogRecord
+from tests.simulation.cluster import Log, LogRecord
 from tests.simulation.gateways import Gateway
 from tests.simulation.loop import Process
 from tests.simulation.network import Link, Server
@@ -31,6 +31,8 @@ LINES_MOST = 30
 """Of the product's coroutines; a step of a worker has ten or so."""
 STEPS = ("init", "take", "confirm", "produce", "end", "save")
 """Of the protocols with Kafka and Postgres."""
+TURNS_BEFORE = 200
+"""That a partition has to read before a certain frame."""
 HOUR_MS = 3_600_000
 
 
@@ -67,6 +69,7 @@ class Director:
             for what, strike in (("kill", self._kill_this), ("pause", self._pause_this))
             for step in STEPS
         }
+        self._special["leave lost behind turns"] = self._lose_leave_behind_turns
         """To be named only: among the others each of them would hardly ever be drawn."""
         self._kinds: dict[str, Callable[[], None]] = {
             "kill worker": self._kill_worker,
@@ -291,7 +294,7 @@ class Director:
             return
         gateway.drain(agent)
         away = self._some(4.0)
-        self._loop.later(away, gateway.disconnect, agent, "drained")
+        self._loop.later(away, gateway.disconnect, agent, self._random.choice(["drained", "done"]))
         self._loop.later(away + self._some(3.0), self._reconnect, agent)
 
     def _drain_by_operator(self) -> None:
@@ -328,16 +331,31 @@ class Director:
         if self._random.random() < 0.3:
             self._kill_gateway(gateway)
         else:
-            gateway.disconnect(agent, "left", abruptly=True)
-            self._loop.later(self._some(3.0), self._reconnect, agent)
+            self._lose_connection(gateway, agent)
 
     def _disconnect_agent(self) -> None:
+        """It closes its connection, or loses it."""
         agent = self._random.choice(self._cast.agents)
         gateway = self._connected(agent)
         if gateway is None:
             return
-        gateway.disconnect(agent, "left", abruptly=self._random.random() < 0.5)
-        self._loop.later(self._some(3.0), self._reconnect, agent)
+        if self._random.random() < 0.5:
+            self._lose_connection(gateway, agent)
+        else:
+            gateway.disconnect(agent, "left", abruptly=False)
+            self._loop.later(self._some(3.0), self._reconnect, agent)
+
+    def _lose_connection(self, gateway: Gateway, agent: Agent) -> None:
+        """It comes back, or another process does in its place."""
+        gateway.disconnect(agent, "closed", abruptly=True)
+        back = self._restarted if self._random.random() < 0.3 else self._reconnect
+        self._loop.later(self._some(6.0), back, agent)
+
+    def _restarted(self, agent: Agent) -> None:
+        if self._connected(agent) is None:
+            self._place.trace(f"{agent.name} is another process")
+            agent.restart()
+            self._reconnect(agent)
 
     def _lose_leave(self) -> None:
         """An agent's connection closes, and its gateway's words of it reach no partition: they ask for its list, while
@@ -354,6 +372,38 @@ class Director:
             gateway.loses += 1
             gateway.disconnect(agent, "left", abruptly=True)
             self._loop.later(self._some(3.0), self._reconnect, agent)
+
+    def _lose_leave_behind_turns(self, until: float | None = None) -> None:
+        """As `_lose_leave`, of an agent that has just written a frame, which a partition reads behind many turns: each
+        of them is said again, and has an outcome."""
+        until = until or min(self._loop.now + self.LIES_IN_WAIT_S, self._heal_at - 1.5)
+        if not any(script for agent in self._cast.agents for _, script in agent.in_hand):
+            if self._loop.now < until:
+                self._loop.later(0.05, self._lose_leave_behind_turns, until)
+            return
+        cluster, partitions = self._place.cluster, range(self._place.partitions)
+        for each in partitions:
+            said = [
+                record for record in cluster.logs[cluster.topics.turns, each].records if self._may_be_repeated(record)
+            ]
+            for _ in range(TURNS_BEFORE if said else 0):
+                cluster.write_again(self._random.choice(said))
+        logs = [cluster.logs[cluster.topics.frames, each] for each in partitions]
+        self._leave_after_a_frame([(log, log.end) for log in logs], self._loop.now + 1.0)
+
+    def _leave_after_a_frame(self, ends: list[tuple[Log, int]], until: float) -> None:
+        """Whoever writes one behind these ends leaves, and nobody is told."""
+        for log, end in ends:
+            for record in log.records[end:]:
+                frame = self._place.codec.decode_frames(record, 0)
+                member = frame.member if isinstance(frame, CommitFrame) else ""
+                for gateway in self._cast.gateways:
+                    agent = gateway.agent_of(member) if gateway.alive else None
+                    if agent is not None:
+                        self._leave_untold(gateway, agent)
+                        return
+        if self._loop.now < until:
+            self._loop.later(0.002, self._leave_after_a_frame, ends, until)
 
     def _reconnect(self, agent: Agent) -> None:
         if self._connected(agent) is not None:

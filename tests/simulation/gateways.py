@@ -153,7 +153,7 @@ class Gateway:
             return
         self._n += 1
         n, gateway = self._n, self.incarnation
-        member = Member(f"{gateway}.{next(self._member_numbers)}", agent)
+        member = Member(f"{gateway}.{next(self._member_numbers)}", agent, agent.instance)
         member.watermarks = dict(agent.watermarks) if agent.keeps_watermarks else {}
         self._members[member.id] = member
         self._place.trace(f"{agent.name} joins as {member.id}")
@@ -169,8 +169,14 @@ class Gateway:
                 group=GROUP,
                 watermarks=self._own(member.watermarks, partition),
                 continues=agent.continues,
+                instance=member.instance,
             )
         )
+
+    def agent_of(self, member: str) -> Agent | None:
+        """Whose connection it is, while it is there."""
+        known = self._members.get(member)
+        return None if known is None else known.agent
 
     def _member_of(self, agent: Agent) -> Member | None:
         return next((each for each in self._members.values() if each.agent is agent), None)
@@ -252,6 +258,7 @@ class Gateway:
                 watermarks=self._own(member.watermarks, partition),
                 continues=member.agent.continues,
                 draining=member.draining,
+                instance=member.instance,
             )
             for member in self._members.values()
         )

@@ -4,19 +4,22 @@ the journal: independently of the core's own state, and of the audit, which fold
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streams.core.due import FAIL
 from streams.core.events import (
     ConversationClosed,
+    ConversationErased,
     ConversationHandedBack,
     ConversationHandedOver,
+    ConversationMoved,
     ConversationReopened,
     Entry,
     FrameCommitted,
     Invocation,
     MoveReason,
+    OwnerChanged,
     PersonFrameCommitted,
     RunCancelling,
     RunEnded,
@@ -30,6 +33,7 @@ from streams.core.events import (
 )
 from streams.core.ids import edition_of, run_id
 from streams.core.runs import SYSTEM
+from tests.simulation.roster import Roster
 
 SURVEY = "survey"
 
@@ -48,6 +52,8 @@ class Open:
     asked: bool = False
     cancelling: bool = False
     refusers: set[str] = field(default_factory=set)
+    kept: bool = False
+    """It waits for the process that had it."""
     stored: set[int] = field(default_factory=set)
     """Seqs of its frames that are not superseded."""
 
@@ -65,15 +71,22 @@ class Talk:
     """Turn -> seqs of what ended runs said to it."""
     aborted: set[str] = field(default_factory=set)
     """Runs that have to end at once."""
+    erased: bool = False
+    pins: dict[str, str] = field(default_factory=dict)
+    """Group -> the member that an operator moved it to."""
+    taken: set[str] = field(default_factory=set)
+    """Runs that a move has to take from who has them at once."""
 
 
 def broken(entries: Iterable[Entry], rules: Mapping[str, object]) -> Iterator[str]:
     """What one partition's journal shows. `rules`: of the agents' channel."""
     kept = Kept(rules)
     for entry in entries:
-        if entry.event.conversation_id is not None:
-            for problem in kept.see(entry):
-                yield f"lsn {entry.lsn}: {problem}"
+        if entry.event.conversation_id is None:
+            kept.roster.see(entry.event)
+            continue
+        for problem in kept.see(entry):
+            yield f"lsn {entry.lsn}: {problem}"
 
 
 class Kept:
@@ -85,14 +98,16 @@ class Kept:
         self._loss = rules["on_owner_loss"]
         self._most_waiting = int(str(rules["max_waiting"]))
         self._talks: dict[str, Talk] = {}
+        self.roster = Roster()
 
     def see(self, entry: Entry) -> Iterator[str]:
         event: Any = entry.event
         talk = self._talks.setdefault(event.conversation_id, Talk())
-        if talk.aborted and not _is_an_end(event):
-            yield f"{sorted(talk.aborted)} are open after an abort"
-            talk.aborted.clear()
+        yield from _at_once(talk, event)
         yield from _silence(talk, event)
+        yield from self._changes(talk, entry, event)
+
+    def _changes(self, talk: Talk, entry: Entry, event: Any) -> Iterator[str]:
         match event:
             case TurnCommitted():
                 yield from self._turn(talk, entry, event)
@@ -112,6 +127,8 @@ class Kept:
                 yield from _ended(talk, event)
             case TurnEdited() | TurnRegenerated():
                 yield from _wanted_anew(talk, event)
+            case ConversationMoved():
+                self._conversation_moved(talk, event)
             case _:
                 yield from _of_the_conversation(talk, event)
 
@@ -134,6 +151,7 @@ class Kept:
         for given in turn.assigned:
             run = Open(given.run_id, given.group, turn.seq, deadline_at, call, member=given.member)
             talk.runs[run.id] = run
+            yield from self._is_pinned(talk, run)
             yield from self._at_work(talk, run)
         for group in turn.queued:
             id_ = run_id(str(turn.conversation_id), turn.seq, group)
@@ -157,9 +175,42 @@ class Kept:
         run.queued, run.member = opened.queued, opened.member
         if not run.queued:
             yield from self._at_work(talk, run)
+        if run.member is not None:
+            yield from self._is_pinned(talk, run)
+
+    def _is_pinned(self, talk: Talk, run: Open) -> Iterator[str]:
+        """Whom an operator moved the conversation to is given what comes next, while it is there and does not drain."""
+        pin = talk.pins.get(run.group)
+        if self.roster.takes(pin) and run.member != pin:
+            yield f"{run.id} is given to {run.member}, after the conversation was moved to {pin}"
+
+    def _conversation_moved(self, talk: Talk, moved: ConversationMoved) -> None:
+        """Its open runs are to be taken from who has them, but for what is executed once, and for what nobody is there
+        to be given in its place."""
+        if moved.to is not None:
+            talk.pins[moved.group] = moved.to
+        elif moved.group:
+            talk.pins.pop(moved.group, None)
+        else:
+            talk.pins.clear()
+        for run in talk.runs.values():
+            if run.queued or run.kept or run.call is not None or (moved.group and run.group != moved.group):
+                continue
+            if run.member is not None and self._loss == FAIL:
+                continue
+            if moved.to is None and run.member is not None:
+                others = self.roster.another(run.group, {run.member, *run.refusers})
+                is_taken = others or self.roster.takes(run.member)
+            else:
+                is_taken = moved.to is not None and run.member != moved.to
+            if is_taken:
+                talk.taken.add(run.id)
 
     def _moved(self, talk: Talk, moved: RunMoved) -> Iterator[str]:
         run = talk.runs[moved.run_id]
+        if run.id in talk.taken:
+            talk.taken.discard(run.id)
+            yield from self._is_pinned(talk, replace(run, member=moved.to_member))
         if run.cancelling:
             yield f"run {run.id} was to stop, and is given to {moved.to_member}"
         refused = moved.reason is MoveReason.REFUSED
@@ -173,7 +224,22 @@ class Kept:
         else:
             run.refusers.clear()
         run.stored.difference_update(moved.superseded)
-        run.member = moved.to_member
+        run.member, run.kept = moved.to_member, bool(moved.kept_for)
+
+
+def _at_once(talk: Talk, event: object) -> Iterator[str]:
+    """What an abort, or a move, does to runs comes before anything else."""
+    if talk.aborted and not _is_an_end(event):
+        yield f"{sorted(talk.aborted)} are open after an abort"
+        talk.aborted.clear()
+    if talk.taken and not _is_of_a_move(event):
+        yield f"{sorted(talk.taken)} stay with who had them, after a move"
+        talk.taken.clear()
+
+
+def _is_of_a_move(event: object) -> bool:
+    """What follows from it at once: `RunOpened`, of a turn in line whose time has come."""
+    return _is_an_end(event) or isinstance(event, RunMoved | OwnerChanged | RunOpened)
 
 
 def _is_an_end(event: object) -> bool:
@@ -191,6 +257,8 @@ def _silence(talk: Talk, event: Any) -> Iterator[str]:
     said = isinstance(event, TurnCommitted) or (isinstance(event, PersonFrameCommitted) and event.frame.type != SURVEY)
     if talk.closed and (heard or given or said):
         yield f"{type(event).__name__} in a conversation that is closed"
+    if talk.erased and (said or isinstance(event, PersonFrameCommitted | ConversationReopened | ConversationErased)):
+        yield f"{type(event).__name__} in a conversation that is erased"
 
 
 def _outdated(talk: Talk, conversation: str, run: str) -> Iterator[str]:
@@ -216,6 +284,7 @@ def _frame(talk: Talk, entry: Entry, frame: FrameCommitted) -> Iterator[str]:
 
 def _ended(talk: Talk, ended: RunEnded) -> Iterator[str]:
     run = talk.runs.pop(ended.run_id)
+    talk.taken.discard(run.id)
     talk.answers.setdefault(run.turn_seq, set()).update(run.stored)
     if run.id in talk.aborted:
         talk.aborted.discard(run.id)
@@ -241,11 +310,13 @@ def _of_the_conversation(talk: Talk, event: Any) -> Iterator[str]:
     match event:
         case ConversationClosed():
             talk.closed = True
+        case ConversationErased():
+            talk.closed = talk.erased = True
         case ConversationHandedOver():
             talk.handed_over = True
         case ConversationReopened():
             talk.closed = False
         case ConversationHandedBack():
             talk.handed_over = False
-    if isinstance(event, ConversationClosed | ConversationHandedOver) and talk.runs:
+    if isinstance(event, ConversationClosed | ConversationErased | ConversationHandedOver) and talk.runs:
         yield f"{type(event).__name__} while {[*talk.runs]} are open"

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import msgspec
 
 from streams.core import fold, frames, heard
-from streams.core.commands import Leave
+from streams.core.commands import ApplyList, Leave
 from streams.core.events import Entry, GatewayEnded
 from streams.core.state import Partition
 from streams.fence.heartbeat import Heartbeat
@@ -274,6 +274,12 @@ GUARDS = (
         "a Leave takes effect as soon as it is read",
         _unwaiting(Leave),
         ("disconnect agent", "stop gateway", "flood"),
+    ),
+    Mutation(
+        "lists wait for the last frames",
+        "a gateway's list takes effect as soon as it is read",
+        _unwaiting(ApplyList),
+        ("leave lost behind turns",),
     ),
     Mutation(
         "ended members stay ended",

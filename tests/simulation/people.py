@@ -13,6 +13,7 @@ from itertools import count
 
 from streams.core.commands import Command, CommitPersonFrame, CommitTurn, OpenConversation
 from streams.core.events import (
+    ConversationErased,
     Entry,
     Event,
     Frame,
@@ -64,6 +65,7 @@ class People:
         self._asks: dict[str, list[str]] = {name: [] for name in conversations}
         """Conversation -> interrupts that are open."""
         self._asked = {name: asyncio.Event() for name in conversations}
+        self._erased: set[str | None] = set()
         self._deeds = Deeds(place, deeds, self._outcome_of) if deeds else None
         place.loop.spawn(self.process, self._run())
 
@@ -122,10 +124,12 @@ class People:
 
     async def _until_taken(self, make: Callable[[str], Command]) -> None:
         """A refusal is no outcome here: the document of channels was not there yet, an agent was busy, somebody had
-        closed the conversation."""
+        closed the conversation. In one that is erased it is: nothing is taken there any more."""
         while True:
             outcome = await self._outcome_of(make)
             if not isinstance(outcome, Refused) or outcome.reason in NOTHING_OPEN:
+                return
+            if outcome.conversation_id in self._erased:
                 return
             await asyncio.sleep(PATIENCE_S * (0.1 + 0.4 * self._random.random()))
 
@@ -157,6 +161,8 @@ class People:
                 self._asked[str(event.conversation_id)].set()
             case FrameCommitted(frame=Frame(type="interrupt_resolved", id=ask)):
                 self._answered(event.conversation_id, ask)
+            case ConversationErased():
+                self._erased.add(event.conversation_id)
             case _:
                 pass
         if self._deeds is not None:

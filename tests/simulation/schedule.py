@@ -15,7 +15,7 @@ from streams.core.events import Rejected
 from streams.core.routing import DELIVER, POLICIES
 from streams.core.state import KEYS_IN_ROW
 from streams.runtime.ports import Limits
-from tests.simulation import kept, promises
+from tests.simulation import kept, promises, returns
 from tests.simulation.agents import Agent
 from tests.simulation.audited import audit
 from tests.simulation.deeds import DEEDS
@@ -39,7 +39,9 @@ _ran = count(1)
 STOP_WITHIN_S = 12.0
 REFUSE = "refuse"
 """Agents do not take what they are given first."""
-KINDS = frozenset({*DEEDS, *POLICIES, REFUSE})
+DECLARE = "declare"
+"""All agents declare their processes, and their channel gives these a grace."""
+KINDS = frozenset({*DEEDS, *POLICIES, REFUSE, DECLARE})
 """What can be named beside faults."""
 
 
@@ -151,7 +153,7 @@ class Shape:
             "policy": draw.choice(policies or free),
             "max_waiting": draw.choice([100, 1, 2]),
             "busy": draw.choice(["wait", "wait", "refuse"]),
-            "grace_ms": draw.choice([0, 1_000, 5_000]),
+            "grace_ms": draw.choice([1_000, 5_000] if DECLARE in self.only else [0, 1_000, 5_000]),
             "deadline_ms": draw.choice([0, 0, 0, 0, 5_000]),
         }
 
@@ -222,7 +224,10 @@ class Schedule:
             watch=self._watch,
             workers=[],
             gateways=[],
-            agents=[Agent(f"agent{number}", place.branch(), manner, shape.refusals) for number in range(shape.agents)],
+            agents=[
+                Agent(f"agent{number}", place.branch(), manner, shape.refusals, declares=DECLARE in shape.only)
+                for number in range(shape.agents)
+            ],
             new_worker=lambda: Worker(place, f"wk-{next(names)}", shape.limits, shape.worker),
             new_gateway=lambda: Gateway(place, f"g{next(gateways)}", (1, shape.document)),
             poison=self._poison,
@@ -292,6 +297,7 @@ class Schedule:
             found += promises.poison_left(place, partition, self._poison.origins)
             found += promises.mistold(intake)
             found += kept.broken(intake.entries, self._shape.rules)
+            found += returns.broken(intake, self._shape.rules)
         found += [f"nobody handled: {error}" for error in place.loop.errors]
         signs = promises.BAD_SIGNS if self._poison.cursed else (*promises.BAD_SIGNS, promises.CORE_FAILED)
         found += [line.strip() for line in place.lines if any(sign in line for sign in signs)]
