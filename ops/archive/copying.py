@@ -67,6 +67,8 @@ class Archiver:
         self._notify = notify
         self._manifests: dict[int, Manifest] = {}
         self._heads: set[bytes] = set()
+        self.upto: dict[int, int] = {}
+        """By partition, the offset up to which all is archived, as it was last seen."""
 
     async def open(self) -> None:
         """Make the archive, or see that it is this journal's. Raises `HistoryUnavailable`."""
@@ -110,6 +112,7 @@ class Archiver:
         if start < kept.start:
             await self._gap(partition, Range(start, kept.start))
             return await self._chain_end(partition)
+        self.upto[partition] = start
         return start
 
     async def _gap(self, partition: int, gone: Range) -> None:

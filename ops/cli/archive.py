@@ -14,6 +14,7 @@ from ops.cli.common import (
     EveryOption,
     FollowOption,
     KafkaOption,
+    MetricsPortOption,
     NamespaceOption,
     Output,
     OutputOption,
@@ -63,6 +64,7 @@ def run(
         bool,
         typer.Option("--after-gap", help="Where Kafka deleted what was not archived: note the gap, and go on."),
     ] = False,
+    metrics_port: MetricsPortOption = None,
     kafka: KafkaOption = None,
     namespace: NamespaceOption = None,
     output: OutputOption = Output.TABLE,
@@ -71,7 +73,8 @@ def run(
 
     Each record is archived once, byte for byte as Kafka has it, whoever else archives at the same time and wherever
     this is killed: run it again, and it goes on. `--follow` keeps it running; each round makes a file for every
-    partition that has something new, so that a quiet deployment does well with a long `--every`.
+    partition that has something new, so that a quiet deployment does well with a long `--every`. `--metrics-port` shows
+    how far it is behind.
 
     Stops with exit code 2 when Kafka no longer has what was not archived yet.
 
@@ -84,39 +87,45 @@ def run(
     every_s = seconds_of(every, "--every")
     settings = settings_from(kafka, NO_POSTGRES, namespace)
     with translated_failures(), resumable(AGAIN):
-        copied = asyncio.run(_run(settings, url, segment_records, after_gap, every_s if follow else None))
+        work = _Archiving(url, segment_records=segment_records, after_gap=after_gap)
+        copied = asyncio.run(work.run(settings, every_s if follow else None, metrics_port))
     if output is Output.TABLE:
         progress(f"{copied:,} records archived in {url}")
     else:
         emit({"archive": url, "records": copied})
 
 
-async def _run(settings: Settings, url: str, segment_records: int, after_gap: bool, every_s: float | None) -> int:
-    from ops.archive.copying import Archiver
-    from ops.archive.segment import Source
-    from ops.history.following import follow
-    from ops.history.live import live_history
-    from ops.history.place import place_at
+class _Archiving:
+    def __init__(self, url: str, **how: Any) -> None:
+        self._url = url
+        self._how = how
+        self._copied = 0
 
-    copied = 0
-    async with live_history(settings) as history:
-        source = Source(history=history, topic=history.topic, framing=history.codec.framing)
-        archiver = Archiver(
-            place_at(url), source, segment_records=segment_records, after_gap=after_gap, notify=progress
-        )
+    async def run(self, settings: Settings, every_s: float | None, metrics_port: int | None) -> int:
+        from ops.archive.copying import Archiver
+        from ops.archive.segment import Source
+        from ops.history.following import follow
+        from ops.history.live import live_history
+        from ops.history.place import place_at
+        from ops.history.rounds import RoundMetrics, counted, shown
 
-        async def once() -> None:
-            nonlocal copied
-            copied += await archiver.copy()
+        async with live_history(settings) as history:
+            source = Source(history=history, topic=history.topic, framing=history.codec.framing)
+            archiver = Archiver(place_at(self._url), source, notify=progress, **self._how)
 
-        await archiver.open()
-        if every_s is None:
-            await once()
-        else:
-            await follow(once, every_s, progress)
-        if removed := await archiver.clean():
-            progress(f"{removed} files that archivers left when they were killed are removed")
-    return copied
+            async def once() -> None:
+                self._copied += await archiver.copy()
+
+            await archiver.open()
+            if every_s is None:
+                await once()
+            else:
+                metrics = RoundMetrics("archive", every_s)
+                async with shown(metrics, history, archiver.upto, (settings.host, metrics_port), progress):
+                    await follow(counted(once, metrics), every_s, progress)
+            if removed := await archiver.clean():
+                progress(f"{removed} files that archivers left when they were killed are removed")
+        return self._copied
 
 
 @app.command("list")

@@ -61,6 +61,16 @@ OfflineOption = Annotated[bool, typer.Option("--offline", help="Read the archive
 PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="Look at this partition only.")]
 FollowOption = Annotated[bool, typer.Option("--follow", help="Go on as more is committed, until SIGTERM.")]
 EveryOption = Annotated[str, typer.Option("--every", help="With --follow: time between two rounds (30s, 5m, 1h).")]
+MetricsPortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        min=0,
+        max=65535,
+        envvar="TURNLOG_METRICS_PORT",
+        help="With --follow: port of /metrics; 0 takes a free one. Without it nothing listens.",
+    ),
+]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask before changing anything.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
 

@@ -14,6 +14,7 @@ from ops.cli.common import (
     EveryOption,
     FollowOption,
     KafkaOption,
+    MetricsPortOption,
     NamespaceOption,
     OfflineOption,
     Output,
@@ -107,6 +108,7 @@ def seal(
     after_gap: Annotated[
         bool, typer.Option("--after-gap", help="Where the journal misses something: note the gap, and go on.")
     ] = False,
+    metrics_port: MetricsPortOption = None,
     archive: ArchiveOption = None,
     offline: OfflineOption = False,
     kafka: KafkaOption = None,
@@ -134,7 +136,7 @@ def seal(
         signer = signing_key(key)
         work = _Sealing(url, signer, trusted(trust or (), signer), segment_records, after_gap)
         with resumable("interrupted; run the same command again to go on"):
-            sealed = asyncio.run(work.run(settings, archive, offline, every_s if follow else None))
+            sealed = asyncio.run(work.run(settings, (archive, offline), every_s if follow else None, metrics_port))
     if output is Output.TABLE:
         progress(f"{sealed:,} records sealed in {url} with key {signer.id}")
     else:
@@ -147,13 +149,18 @@ class _Sealing:
         self._signer = signer
         self._how: dict[str, Any] = {"segment_records": segment_records, "after_gap": after_gap}
 
-    async def run(self, settings: Settings | None, archive: str | None, offline: bool, every_s: float | None) -> int:
+    async def run(
+        self, settings: Settings | None, where: tuple[str | None, bool], every_s: float | None, metrics_port: int | None
+    ) -> int:
+        """`where`: the history's archive, and whether that alone is read."""
         from ops.digest.sealing import Sealer
         from ops.history import open_history
         from ops.history.following import follow
+        from ops.history.rounds import RoundMetrics, counted, shown
 
         sealed = 0
         url, trust = self._where
+        archive, offline = where
         async with open_history(settings, archive, offline=offline) as history:
             sealer = Sealer(history, digests_at(url, trust), self._signer, notify=progress, **self._how)
 
@@ -161,7 +168,12 @@ class _Sealing:
                 nonlocal sealed
                 sealed += await sealer.seal()
 
-            await (once() if every_s is None else follow(once, every_s, progress))
+            if every_s is None:
+                await once()
+            else:
+                metrics, host = RoundMetrics("digests", every_s), "127.0.0.1" if settings is None else settings.host
+                async with shown(metrics, history, sealer.upto, (host, metrics_port), progress):
+                    await follow(counted(once, metrics), every_s, progress)
         return sealed
 
 

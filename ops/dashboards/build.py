@@ -317,6 +317,29 @@ EDGES: Final = Dashboard(
                 ),
             ],
         ),
+        (
+            "Archive and digests",
+            [
+                Panel(
+                    "Behind by",
+                    "What was committed before is copied.",
+                    "s",
+                    [Query("min by (of) (time() - turnlog_copy_until_timestamp_seconds)", "{{of}}")],
+                ),
+                Panel(
+                    "Not copied",
+                    "Offsets of the journal, over all partitions.",
+                    "short",
+                    [Query("min by (of) (sum by (of, instance) (turnlog_copy_behind_offsets))", "{{of}}")],
+                ),
+                Panel(
+                    "Rounds that failed",
+                    "A server was away; the next round tries again.",
+                    "cps",
+                    [rate("turnlog_copy_failed_rounds_total", "", "of")],
+                ),
+            ],
+        ),
     ],
 )
 

@@ -65,6 +65,8 @@ class Sealer:
         self._most = segment_records
         self._after_gap = after_gap
         self._notify = notify
+        self.upto: dict[int, int] = {}
+        """By partition, the offset up to which all is sealed, as it was last seen."""
 
     async def seal(self) -> int:
         """Seal what is committed now and was not sealed; how many records. Raises `HistoryUnavailable`: nothing is put
@@ -98,6 +100,7 @@ class Sealer:
     async def _last(self, partition: int) -> Sealed | None:
         chain = await asyncio.to_thread(self._digests.chain, partition)
         if not chain:
+            self.upto[partition] = 0
             return None
         last = chain[-1]
         problem = last.problem(self._digests.trust)
@@ -105,6 +108,7 @@ class Sealer:
             problem = f"is of another journal (topic id {last.statement.topic_id}, not {self._history.identity})"
         if problem is not None:
             raise HistoryUnavailable(f"partition {partition}: the digest of {last.statement.range} {problem}")
+        self.upto[partition] = last.statement.end
         return last
 
     async def _leaves(self, partition: int, wanted: Range) -> tuple[Leaves, int]:

@@ -221,7 +221,7 @@ async def followed(place: Deployment, operator: Operator) -> None:
         async with live_history(place.settings) as live:
             return all([(await archive.bounds(p)).end == (await live.bounds(p)).end for p in range(PARTITIONS)])
 
-    async with program(*command, environment=place.environment) as running:
+    async with program(*command, environment={**place.environment, "TURNLOG_METRICS_PORT": "0"}) as running:
         await until(caught_up, limit_s=PATIENCE_S)
         assert await running.stop() == 0
 

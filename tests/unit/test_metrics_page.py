@@ -6,6 +6,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from connectors.gateway.metrics import GatewayMetrics
+from ops.history.rounds import RoundMetrics
 from streams.projector.metrics import ProjectorMetrics
 from streams.runtime.metrics import WorkerMetrics
 
@@ -45,3 +46,7 @@ def test_the_table_lists_the_metrics_of_a_projector_word_for_word() -> None:
 
 def test_the_table_lists_the_metrics_of_a_gateway_word_for_word() -> None:
     assert rows("gateway") == described(GatewayMetrics().registry)
+
+
+def test_the_table_lists_the_metrics_of_a_copier_word_for_word() -> None:
+    assert rows("copier") == described(RoundMetrics("archive", 60).registry)

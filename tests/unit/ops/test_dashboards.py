@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from connectors.gateway.metrics import GatewayMetrics
 from ops.dashboards.build import DASHBOARDS, FOLDER, document
+from ops.history.rounds import RoundMetrics
 from streams.projector.metrics import ProjectorMetrics
 from streams.runtime.metrics import WorkerMetrics
 from streams.runtime.partition import PartitionState
@@ -37,6 +38,7 @@ def series() -> dict[str, set[str]]:
         WorkerMetrics().registry,
         GatewayMetrics().registry,
         ProjectorMetrics().registry,
+        RoundMetrics("archive", 60).registry,
     )
     for registry in registries:
         for name, (kind, labels, _) in described(registry).items():
