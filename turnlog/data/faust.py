@@ -105,8 +105,12 @@ async def records(stream: Any, *, registry: str | None = None) -> AsyncIterator[
     """
     decoder = Decoder(None if registry is None else Registry(registry))
     latest: dict[int, int] = {}
+    generation = None
     async for event in stream.events():
         message = event.message
+        if message.generation_id != generation:
+            # A rebalance: of what came before, another worker may have read on, and this one again.
+            latest, generation = {}, message.generation_id
         where = f"{message.topic}/{message.partition}/{message.offset}"
         try:
             entry = decoder.entry(message.value)
