@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
@@ -39,15 +39,26 @@ def _at(address: str) -> Iterator[None]:
         raise PlaceUnavailable(f"{address}: {type(error).__name__}: {error}") from error
 
 
+def inside(name: str) -> str:
+    """The name, which leads out of no place. Names are also read out of manifests, which others may have written.
+
+    Raises `HistoryUnavailable`.
+    """
+    if not name or any(part in {"", ".", ".."} for part in name.split("/")):
+        raise HistoryUnavailable(f"{name!r} is the name of nothing that can lie in an archive, an export or digests")
+    return name
+
+
 class Place(Protocol):
-    """Objects by name; a name's parts are separated by `/`. All calls block."""
+    """Objects by name; a name's parts are separated by `/`. All calls block, and raise `HistoryUnavailable` for a name
+    that leads out of it."""
 
     @property
     def address(self) -> str:
         """For people, without credentials."""
 
     def names(self, under: str) -> list[str]:
-        """Names of all objects whose names begin with `under/`, sorted."""
+        """Names of all objects whose names begin with `under/`, sorted; of all there are for an empty one."""
 
     def read(self, names: Sequence[str]) -> Mapping[str, bytes]:
         """What these objects hold. Raises `HistoryUnavailable` for one that is not there."""
@@ -84,21 +95,21 @@ class Folder:
     def names(self, under: str) -> list[str]:
         """See `Place`."""
         with _at(self.address):
-            top = self._root / under
+            top = self._path(under) if under else self._root
             found = (path for path in top.rglob("*") if path.is_file() and not path.name.endswith(PARTIAL))
             return sorted(path.relative_to(self._root).as_posix() for path in found)
 
     def read(self, names: Sequence[str]) -> Mapping[str, bytes]:
         """See `Place`."""
         try:
-            return {name: (self._root / name).read_bytes() for name in names}
+            return {name: self._path(name).read_bytes() for name in names}
         except OSError as error:
             raise HistoryUnavailable(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def create(self, name: str, content: bytes) -> bool:
         """See `Place`. A hard link is what puts a whole file under a name only if nobody has it."""
         with _at(self.address):
-            target = self._root / name
+            target = self._path(name)
             partial = self._partial(target)
             try:
                 with partial.open("xb") as file:
@@ -116,7 +127,7 @@ class Folder:
     def put(self, name: str, file: Path) -> None:
         """See `Place`."""
         with _at(self.address):
-            target = self._root / name
+            target = self._path(name)
             partial = self._partial(target)
             try:
                 with file.open("rb") as source, partial.open("xb") as copy:
@@ -132,12 +143,12 @@ class Folder:
     def remove(self, name: str) -> None:
         """See `Place`."""
         with _at(self.address):
-            (self._root / name).unlink(missing_ok=True)
+            self._path(name).unlink(missing_ok=True)
 
     def size(self, name: str) -> int | None:
         """See `Place`."""
         with _at(self.address):
-            path = self._root / name
+            path = self._path(name)
             return path.stat().st_size if path.is_file() else None
 
     def sizes(self, names: Sequence[str]) -> Mapping[str, int]:
@@ -147,17 +158,22 @@ class Folder:
     @contextmanager
     def fetched(self, name: str) -> Iterator[Path]:
         """See `Place`."""
-        path = self._root / name
+        path = self._path(name)
         if not path.is_file():
             raise HistoryUnavailable(f"{path} is not there")
         yield path
 
     def remove_stale(self) -> None:
-        """Remove what writers that are long gone left half written."""
+        """Remove what writers that are long gone left half written. Those at work finish theirs meanwhile."""
         before = time.time() - STALE_AFTER_S
-        for path in self._root.rglob(f"*{PARTIAL}"):
-            if path.stat().st_mtime < before:
-                path.unlink(missing_ok=True)
+        with _at(self.address):
+            for path in self._root.rglob(f"*{PARTIAL}"):
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime < before:
+                        path.unlink()
+
+    def _path(self, name: str) -> Path:
+        return self._root / inside(name)
 
     def _partial(self, target: Path) -> Path:
         if not self._root.is_dir():
@@ -192,7 +208,7 @@ class Remote:
         with _at(self.address):
             self._fs.invalidate_cache()
             start = self._fs._strip_protocol(self._base) + "/"
-            found = self._fs.find(f"{self._base}/{under}")
+            found = self._fs.find(self._path(under) if under else self._base)
             return sorted(str(path)[len(start) :] for path in found)
 
     def read(self, names: Sequence[str]) -> Mapping[str, bytes]:
@@ -275,7 +291,7 @@ class Remote:
             yield path
 
     def _path(self, name: str) -> str:
-        return f"{self._base}/{name}"
+        return f"{self._base}/{inside(name)}"
 
 
 def create_once(place: Place, name: str, content: bytes) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import os
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
 
-from ops.history.place import Folder, Place, PlaceUnavailable, Remote, place_at
+from ops.history.place import PARTIAL, Folder, Place, PlaceUnavailable, Remote, place_at
 from ops.history.port import HistoryUnavailable
 
 
@@ -84,3 +86,31 @@ def test_a_store_that_writes_over_what_is_there_is_refused(monkeypatch: pytest.M
 def test_an_address_that_nobody_knows_is_refused() -> None:
     with pytest.raises(HistoryUnavailable, match="nosuch"):
         place_at("nosuch://x")
+
+
+@pytest.mark.parametrize("name", ["../out", "a/../../out", "/etc/passwd", "a//b", "./a", "", "a/.."])
+def test_no_name_leads_out_of_a_place(place: Place, tmp_path: Path, name: str) -> None:
+    (tmp_path / "out").write_bytes(b"somebody's")
+    uses: list[Callable[[], Any]] = [
+        lambda: place.create(name, b"x"),
+        lambda: place.put(name, tmp_path / "out"),
+        lambda: place.read([name]),
+        lambda: place.remove(name),
+        lambda: place.size(name),
+        lambda: place.names(name or ".."),
+        lambda: place.fetched(name).__enter__(),
+    ]
+    for use in uses:
+        with pytest.raises(HistoryUnavailable, match="is the name of nothing"):
+            use()
+    assert (tmp_path / "out").read_bytes() == b"somebody's"
+
+
+def test_what_another_writer_has_finished_meanwhile_is_not_stale(tmp_path: Path) -> None:
+    (tmp_path / f"gone{PARTIAL}").symlink_to(tmp_path / "renamed")
+    old = tmp_path / "a" / f"old{PARTIAL}"
+    old.parent.mkdir()
+    old.write_bytes(b"")
+    os.utime(old, (0, 0))
+    Folder(tmp_path).remove_stale()
+    assert not old.exists()
