@@ -121,7 +121,7 @@ class Live:
         return [] if known is None else self._present(known)
 
     def streams(self, conversation_id: str) -> list[bytes]:
-        """An event stream begins to show it; gives the catalogs that are known, and asks the others where nothing is."""
+        """An event stream begins to show it; gives the catalogs that are known, or asks the others."""
         self._asked_for(conversation_id)
         return self.catalogs(conversation_id)
 
