@@ -14,7 +14,7 @@ from tests.support.command import turnlog_async
 from tests.support.gateway_world import Peer
 from tests.support.up import Up, add_channels
 from tests.support.waiting import until
-from turnlog import Agent, Turn
+from turnlog import Agent, Turn, Viewed
 
 CLIENT = "/api/v1/converger"
 
@@ -112,6 +112,23 @@ async def test_an_agents_channel_opens_a_conversation_follows_it_at_any_gateway_
             assert live[0][2] == "thanks"
             async with socket(up.gateways[0], owner, {"watermarks": {id_: 2}}) as again:
                 assert await followed(again, 4) == live[1:], "a replay is what was shown live"
+            heard: list[int] = []
+            bridging = Agent(up.gateways[1], channel_secret=secrets[bridge])
+
+            @bridging.on_activity
+            async def hear(conversation: str, viewed: Viewed) -> None:
+                heard.extend([viewed.seq] if viewed.seq is not None else [])
+
+            bridging.follow(id_, after=1)
+            await bridging.start()
+            try:
+                own = (await bridging.say(id_, "anything else?")).seq
+                posted = await here.post(f"{CLIENT}/conversations/{id_}/activities", headers=ann, json={"text": "no"})
+                assert posted.status_code == 201, posted.text
+                await until(lambda: posted.json()["seq"] + 1 in heard)
+                assert heard == [seq for seq in range(2, max(heard) + 1) if seq != own], "in order, but its own"
+            finally:
+                await bridging.stop()
         finally:
             await agent.stop()
         proved = await turnlog_async("audit", "verify", "--conversation", id_, environment=up.environment)

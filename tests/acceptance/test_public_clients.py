@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.command import turnlog_async
 from tests.support.program import Program, Refused, program
 from tests.support.up import Up
 from tests.support.waiting import until
@@ -78,12 +79,12 @@ class World:
             environment={"SECRET": self.up.secret("agents"), **environment},
         )
 
-    def user(self, gateway: str | None = None) -> AbstractAsyncContextManager[Program]:
+    def user(self, gateway: str | None = None, **environment: str) -> AbstractAsyncContextManager[Program]:
         return program(
             self.python,
             str(CLIENTS / "user.py"),
             gateway or self.up.gateways[0],
-            environment={"SECRET": self.up.secret("web")},
+            environment={"SECRET": self.up.secret("web"), **environment},
         )
 
     async def person(self, client: Program, name: str = "ana") -> Person:
@@ -275,6 +276,89 @@ async def test_a_closed_conversation_says_so_and_takes_turns_again_once_reopened
         await client.call("reopen_conversation", **where)
         await person.say("now?")
         assert (await person.texts(2))[-2:] == ["now?", "A: now?"]
+
+
+async def test_both_sides_of_a_socket_see_a_conversation_close_and_reopen(world: World) -> None:
+    async with started(world.agent("A")) as (agent,), world.user() as client:
+        person = await world.person(client)
+        where = {"token": person.token, "conversation_id": person.conversation}
+        await client.call("connect", name="s", **where)
+        await client.call("send", name="s", text="work on this")
+        await agent.until("turn", text="work on this")
+        await client.call("close_conversation", **where)
+        update = await client.call("receive", name="s")
+        assert (update["type"], update["data"]["status"]) == ("conversationUpdate", "closed")
+        await agent.until("cancelled")
+        agent.write(f"say {person.conversation} anybody?")
+        assert (await agent.until("refused", text="anybody?"))["code"] == "conversation_closed"
+        with pytest.raises(Refused) as refused:
+            await client.call("send", name="s", text="anyone?")
+        assert refused.value.args[0] == {"kind": "protocol", "code": "conversation_closed"}
+        await client.call("reopen_conversation", **where)
+        assert (await client.call("receive", name="s"))["data"]["status"] == "active"
+        agent.write(f"say {person.conversation} here again")
+        assert (await client.call("receive", name="s"))["data"]["text"] == "here again"
+        await client.call("send", name="s", text="now?")
+        assert (await client.call("receive", name="s"))["data"]["text"] == "A: now?"
+
+
+async def test_what_is_said_beside_messages_reaches_the_other_side(world: World) -> None:
+    async with started(world.agent("A")) as (agent,), world.user() as client:
+        person = await world.person(client)
+        await client.call("connect", name="s", token=person.token, conversation_id=person.conversation)
+        ack = await client.call("message", name="s", kind="text", data={"text": "show it"}, metadata={"m": 1})
+        shown: list[dict[str, Any]] = []
+        while not shown or shown[-1].get("data", {}).get("status") != "finished":
+            shown.append(await client.call("receive", name="s", persistent=False))
+        kinds = [each["type"] for each in shown if "seq" in each]
+        assert kinds == ["tool_call", "tool_call", "genui", "text"]
+        tool = next(each for each in reversed(shown) if each["type"] == "tool_call")
+        assert (tool["data"]["name"], tool["data"]["result"]) == ("look_up", {"total": 9})
+        text = next(each for each in shown if each["type"] == "text")
+        assert (text["replyTo"], text["metadata"], text["actions"][0]["label"]) == (
+            {"id": ack["id"]},
+            {"k": 1},
+            "Again",
+        )
+        assert {"typing", "run", "deliveryStatus"} <= {each["type"] for each in shown if "seq" not in each}
+        await client.call("typing", name="s", is_typing=True)
+        await client.call("read", name="s")
+        for frame in (
+            {"type": "client_tools", "tools": [{"name": "scan"}]},
+            {"type": "genui_event", "streamId": "s", "eventType": "picked", "payload": 1},
+            {"type": "survey", "rating": 5},
+        ):
+            await client.call("frame", name="s", frame=frame)
+
+        def heard() -> bool:
+            frames = [each["frame"] for each in agent.seen if each["event"] == "frame"]
+            reads = [f for f in frames if f["type"] == "deliveryStatus" and f["data"]["status"] == "read"]
+            return bool(reads) and {"typing", "client_tools", "genui_event", "survey"} <= {f["type"] for f in frames}
+
+        await until(heard)
+
+
+async def test_the_tenants_side_of_the_package_lists_reads_writes_closes_and_reopens(world: World) -> None:
+    added = await turnlog_async("key", "add", f"k-{world.group}", "-o", "json", environment=world.up.environment)
+    assert added.code == 0, added.err
+    async with started(world.agent("A")), world.user(API_KEY=added.document["key"]) as client:
+        person = await world.person(client)
+        where = {"conversation_id": person.conversation}
+        await person.say("hello")
+        await person.texts(2)
+        posted = await client.call("tenant.post_activity", text="from the desk", idempotency_key="d-1", **where)
+        assert (await client.call("tenant.post_activity", text="from the desk", idempotency_key="d-1", **where))[
+            "id"
+        ] == (posted["id"])
+        await person.texts(4)
+        page = await client.call("tenant.list_activities", limit=100, **where)
+        said = [each["text"] for each in page["data"]]
+        assert said == ["hello", "A: hello", "from the desk", "A: from the desk"]
+        found = await client.call("tenant.list_conversations", channel_id="web", limit=100)
+        assert person.conversation in [each["id"] for each in found["data"]]
+        assert (await client.call("tenant.get_conversation", **where))["status"] == "active"
+        assert (await client.call("tenant.close_conversation", **where))["status"] == "closed"
+        assert (await client.call("tenant.reopen_conversation", **where))["status"] == "active"
 
 
 # ---------------------------------------------------------------------------------------------------------- groups

@@ -4,7 +4,8 @@
 
 What a turn's text begins with decides: `hold` is answered once stdin says `release`, `stream` as a stream, `buttons`
 with buttons, `fail` with an exception, `history` with the messages that the client knows, `ask` with what the person
-answers to a question, `work` never, `cut` over a connection that has just been lost; all else with `<name>: <text>`.
+answers to a question, `work` never, `cut` over a connection that has just been lost, `show` with a tool's trace and a
+component; all else with `<name>: <text>`. `say CONVERSATION TEXT` on stdin is said there unasked.
 What it sees goes to stdout, a line of JSON each.
 """
 
@@ -15,6 +16,7 @@ import json
 import os
 import signal
 import sys
+import uuid
 from typing import Any
 
 from converger_agent import Agent, ConvergerError  # type: ignore[import-not-found]
@@ -27,11 +29,23 @@ def tell(event: str, **fields: Any) -> None:
     sys.stdout.flush()
 
 
-async def read_stdin() -> None:
+async def read_stdin(agent: Any) -> None:
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         if line.strip() == "release":
             released.set()
+        elif line.startswith("say "):
+            _, conversation, text = line.strip().split(" ", 2)
+            await say(agent, conversation, text)
+
+
+async def say(agent: Any, conversation: str, text: str) -> None:
+    frame = {"type": "text", "clientId": f"unasked-{uuid.uuid4().hex}", "data": {"text": text}}
+    try:
+        ack = await agent.send(conversation, frame)
+        tell("said", text=text, seq=ack["seq"])
+    except ConvergerError as error:
+        tell("refused", text=text, code=error.code)
 
 
 async def work() -> None:
@@ -63,6 +77,12 @@ async def handle(agent: Any, turn: Any, reply: Any, name: str) -> None:
                 await stream.write(piece)
     elif word == "buttons":
         await reply.message("buttons", {"text": f"{name}: {turn.text}", "buttons": [{"label": "Yes", "value": "yes"}]})
+    elif word == "show":
+        await reply.typing()
+        await reply.tool_call("t1", "running", name="look_up", params={"id": 7})
+        await reply.tool_call("t1", "completed", result={"total": 9})
+        await reply.ui("card", {"total": 9})
+        await reply.text(f"{name}: shown", actions=["Again"], metadata={"k": 1}, reply_to=turn.id)
     elif word == "history":
         frames = await turn.history()
         await reply.text(f"{name}: {[frame['seq'] for frame in frames]}")
@@ -82,10 +102,11 @@ async def main() -> None:
         refresh_margin=float(os.environ.get("REFRESH_MARGIN", "60")),
     )
     agent.on_turn(lambda turn, reply: handle(agent, turn, reply, name))
+    agent.on_frame(lambda conversation, frame: tell("frame", conversation=conversation, frame=frame))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: asyncio.ensure_future(agent.stop()))
     running = asyncio.ensure_future(agent.run())
     connected = asyncio.ensure_future(agent.wait_connected())
-    reading = asyncio.ensure_future(read_stdin())
+    reading = asyncio.ensure_future(read_stdin(agent))
     await asyncio.wait({running, connected}, return_when=asyncio.FIRST_COMPLETED)
     if connected.done():
         tell("ready")

@@ -1,10 +1,10 @@
 """An end user on the public package `converger`, driven over stdin. Runs in the clients' own environment.
 
-    SECRET=… python user.py URL
+    SECRET=… [API_KEY=…] python user.py URL
 
 One request a line, `{"call": name, "with": {…}}`; one answer a line, `{"value": …}` or `{"error": {kind, code, …}}`.
-Calls are the methods of the package's client API, and of its socket `connect`, `send`, `frame`, `refresh`, `receive`,
-`watermark` and `cut`.
+Calls are the methods of the package's client API, those of its tenant API as `tenant.<name>`, and of its socket
+`connect`, `send`, `message`, `frame`, `typing`, `read`, `refresh`, `receive`, `watermark` and `cut`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,16 @@ class Sockets:
         ack = await self._sockets[name].send_text(text, client_id=client_id, timeout=PATIENCE_S)
         return ack.model_dump(mode="json", by_alias=True)
 
+    async def message(self, name: str, kind: str, data: dict[str, Any], **more: Any) -> Any:
+        ack = await self._sockets[name].send_message(kind, data, timeout=PATIENCE_S, **more)
+        return ack.model_dump(mode="json", by_alias=True)
+
+    async def typing(self, name: str, is_typing: bool) -> None:
+        await self._sockets[name].typing(is_typing)
+
+    async def read(self, name: str) -> None:
+        await self._sockets[name].read()
+
     async def frame(self, name: str, frame: dict[str, Any]) -> None:
         """One that the package has no method for."""
         await self._sockets[name]._send_raw(frame)
@@ -57,9 +67,12 @@ class Sockets:
 
 
 async def answer(client: Any, sockets: Sockets, request: dict[str, Any]) -> dict[str, Any]:
-    place = sockets if hasattr(sockets, request["call"]) else client.client_api
+    name = request["call"]
+    place = sockets if hasattr(sockets, name) else client.client_api
+    if name.startswith("tenant."):
+        place, name = client.tenant_api, name.removeprefix("tenant.")
     try:
-        value = await getattr(place, request["call"])(**request["with"])
+        value = await getattr(place, name)(**request["with"])
     except ApiError as error:
         return {"error": {"kind": "api", "code": error.code, "status": error.status, "retry_after": error.retry_after}}
     except ProtocolError as error:
@@ -73,7 +86,8 @@ async def answer(client: Any, sockets: Sockets, request: dict[str, Any]) -> dict
 
 async def main() -> None:
     loop = asyncio.get_running_loop()
-    async with AsyncConverger(sys.argv[1], channel_secret=os.environ["SECRET"]) as client:
+    secrets = {"channel_secret": os.environ["SECRET"], "api_key": os.environ.get("API_KEY")}
+    async with AsyncConverger(sys.argv[1], **secrets) as client:
         sockets = Sockets(client)
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             sys.stdout.write(json.dumps(await answer(client, sockets, json.loads(line))) + "\n")
