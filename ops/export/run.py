@@ -92,8 +92,8 @@ class Export:
         missing; and what the history raises.
         """
         await self._look_for_missing()
-        await asyncio.to_thread(self._open)
         try:
+            await asyncio.to_thread(self._open)
             for partition in range(self._history.partitions):
                 await self._partition(partition)
             await self._commit()
@@ -119,12 +119,17 @@ class Export:
             partitions=self._history.partitions,
             selection=self._selection.document(),
         )
+        self._require_mine(wanted)
+        self._target.make(wanted, self._selection.tables)
+        self._require_mine(wanted)  # another export may have made it meanwhile, of something else
+        for table in self._selection.tables:
+            self._at[table.name] = dict(self._target.positions(table))
+
+    def _require_mine(self, wanted: Contents) -> None:
+        """Raise `ExportRefused` where the target is of something else."""
         found = self._target.contents()
         if found is not None:
             require_same(found, wanted, self._target.address)
-        self._target.make(wanted, self._selection.tables)
-        for table in self._selection.tables:
-            self._at[table.name] = dict(self._target.positions(table))
 
     async def _partition(self, partition: int) -> None:
         end = await self._end(partition)

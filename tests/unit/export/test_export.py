@@ -183,6 +183,41 @@ async def test_a_target_keeps_to_its_journal_and_selection(format_: str, tmp_pat
         await export(seeded_history(partitions=3, length=20), format_, tmp_path)
 
 
+@pytest.mark.parametrize("format_", FORMATS)
+async def test_a_target_that_another_export_makes_meanwhile_keeps_to_that_ones_selection(
+    format_: str, tmp_path: Path
+) -> None:
+    target_type = type(target_of(format_, tmp_path))
+    contents, entered = target_type.contents, 0
+
+    def nothing_yet(self: object) -> object:
+        """After the first look another export makes the target."""
+        nonlocal entered
+        entered += 1
+        found = contents(self)  # type: ignore[arg-type]
+        if entered == 1:
+            other = Thread(target=lambda: asyncio.run(export(seeded_history(length=0), format_, tmp_path)))
+            other.start()
+            other.join()
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target_type, "contents", nothing_yet)
+        with pytest.raises(ExportRefused, match="begun with another selection"):
+            await export(seeded_history(length=20), format_, tmp_path, Selection(channels=frozenset({"web"})))
+    await export(seeded_history(), format_, tmp_path)
+    whole(seeded_history(), format_, tmp_path)
+
+
+async def test_of_two_exports_that_make_a_target_at_once_one_is_told(tmp_path: Path) -> None:
+    await export(seeded_history(length=0), "parquet", tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FilesTarget, "contents", lambda _: None)
+        patch.setattr(FilesTarget, "_open", lambda _: None)  # it looked before the other one had committed
+        with pytest.raises(ExportRefused, match="nothing was written twice"):
+            await export(seeded_history(), "parquet", tmp_path)
+
+
 async def test_another_format_is_refused(tmp_path: Path) -> None:
     await export(seeded_history(length=20), "csv", tmp_path)
     with pytest.raises(ExportRefused, match="csv files, not jsonl"):
