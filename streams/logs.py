@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
+from streams.runtime.partitioning import partition_of
 from streams.settings import LogFormat
 
 # What libraries say below this is about their inner life.
@@ -19,6 +20,9 @@ QUIET_LOGGERS: Sequence[str] = ("aiokafka", "kafka")
 
 # Without the frames' local variables, which structlog shows by default: connection strings and secrets are among them.
 TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+
+FIELDS = ("conversation", "turn", "run", "run_epoch", "partition", "writer_epoch")
+"""Fields of the standard library's log records that are shown, by whatever logger."""
 
 REPEAT_AFTER_S = 10.0
 """A quiet logger says the same thing once in so long: aiokafka tries a lost broker ten times a second."""
@@ -41,10 +45,28 @@ class OnceInAWhile(logging.Filter):
         return True
 
 
-def configure_logs(log_format: LogFormat, level: int = logging.INFO) -> None:
+class Places:
+    """Adds to lines about a `conversation` the partition that it lies in: a processor of structlog's."""
+
+    def __init__(self) -> None:
+        self.partitions = 0
+        """How many there are; 0: not known yet, and nothing is added."""
+
+    def __call__(self, _logger: object, _method: str, event: EventDict) -> EventDict:
+        """See the class."""
+        conversation = event.get("conversation")
+        if self.partitions and conversation and isinstance(conversation, str) and "partition" not in event:
+            event["partition"] = partition_of(conversation, self.partitions)
+        return event
+
+
+def configure_logs(log_format: LogFormat, places: Places | None = None, level: int = logging.INFO) -> None:
     """Set up structlog and the standard library's logging for the whole process. Later calls replace earlier ones."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        # What `turnlog`, the SDK, says of a turn; and libraries of their own.
+        structlog.stdlib.ExtraAdder(FIELDS),
+        *(() if places is None else (places,)),
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]

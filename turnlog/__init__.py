@@ -41,6 +41,7 @@ from turnlog.errors import (
     Unavailable,
 )
 from turnlog.invocations import Event, Page, Record, State
+from turnlog.logs import TurnFields
 from turnlog.outbox import Ack
 from turnlog.proxy import AgentProxy
 from turnlog.reply import Reply
@@ -103,6 +104,7 @@ __all__ = [
     "TooManyEvents",
     "ToolCall",
     "Turn",
+    "TurnFields",
     "TurnlogError",
     "Unauthorized",
     "Unavailable",

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from turnlog.errors import Fenced
+from turnlog.logs import about
 from turnlog.outbox import Outbox
 from turnlog.resume import Resume
 from turnlog.run import Run, RunState, Seat
@@ -196,7 +197,11 @@ class Lanes:
             run.enter(_verdict(error))
         if run.state is RunState.FAILED:
             log.error(
-                "turnlog: the handler failed on turn %s of %s", run.turn.id, run.turn.conversation, exc_info=error
+                "turnlog: the handler failed on turn %s of %s",
+                run.turn.id,
+                run.turn.conversation,
+                exc_info=error,
+                extra=about(run),
             )
         for frame in _LAST_FRAMES.get(run.state, ()):
             await self._outbox.last(run, frame)

@@ -12,6 +12,7 @@ from turnlog.errors import TurnlogError
 from turnlog.followed import Followed
 from turnlog.handlers import Handlers
 from turnlog.lanes import Lanes
+from turnlog.logs import ANSWERED
 from turnlog.outbox import Outbox
 from turnlog.past import Past
 from turnlog.reply import Reply
@@ -177,7 +178,14 @@ class Process:
 
     def _report(self, error: TurnlogError | None) -> None:
         if error is not None:
-            log.warning("turnlog: the gateway reports %s: %s (conversation %s)", error.code, error, error.conversation)
+            about = {} if error.conversation is None else {"conversation": error.conversation}
+            log.warning(
+                "turnlog: the gateway reports %s: %s (conversation %s)",
+                error.code,
+                error,
+                error.conversation,
+                extra=about,
+            )
 
     # ------------------------------------------------------------------------------------------- the handlers
 
@@ -190,9 +198,15 @@ class Process:
         try:
             await self._handlers.frame(conversation, frame)
         except Exception:
-            log.exception("turnlog: the handler of frames failed on %s of %s", frame.get("type"), conversation)
+            log.exception(
+                "turnlog: the handler of frames failed on %s of %s",
+                frame.get("type"),
+                conversation,
+                extra={"conversation": conversation},
+            )
 
     async def _answer(self, run: Run) -> None:
+        ANSWERED.set(run)  # in a task of the run's own
         with self._answering(run.turn) as run.traceparent:
             reply = Reply(run, self._outbox, self._past, flush_every=self._settings.flush_every)
             await self._handlers.answer(run.turn, reply)

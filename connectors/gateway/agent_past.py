@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -48,7 +48,7 @@ class AgentPast:
                 entry = await self._gateway.history.turn(wanted.conversation_id, wanted.turn_seq)
                 resume = await self._resume(wanted, wanted.checkpoint_lsn, wanted.answers) if wanted.continued else None
             except Unavailable as error:
-                log.warning("a turn that moved here cannot be read yet", turn=str(wanted), error=str(error))
+                log.warning("a turn that moved here cannot be read yet", **_about(wanted), error=str(error))
                 await asyncio.sleep(FETCH_RETRY_S)
                 continue
             if resume is not None:
@@ -62,7 +62,7 @@ class AgentPast:
             try:
                 resume = await self._resume(wanted)
             except Unavailable as error:
-                log.warning("a run that goes on here cannot be read yet", run=str(wanted), error=str(error))
+                log.warning("a run that goes on here cannot be read yet", **_about(wanted), error=str(error))
                 await asyncio.sleep(FETCH_RETRY_S)
                 continue
             self._agent.perform(self._agent.session.adopted(wanted, await self._ahead(wanted, resume), wall_ms()))
@@ -170,3 +170,13 @@ def _may_have(item: Stored, given: int, upto: int) -> bool:
     event = item.entry.event
     others = isinstance(event, TurnCommitted) and event.seq > given and event.joins_run is None
     return event.seq <= upto and not others
+
+
+def _about(wanted: FetchTurn | FetchRun) -> dict[str, Any]:
+    """What log lines say of it; not what people answered, which it has too."""
+    return {
+        "conversation": wanted.conversation_id,
+        "run": wanted.run_id,
+        "run_epoch": wanted.run_epoch,
+        "seq": wanted.turn_seq,
+    }

@@ -210,7 +210,13 @@ class AgentConnection(Connection):
             try:
                 await (await self._gateway.intake.send(command))
             except Unavailable as error:
-                log.warning("a run that is not taken is not given back yet", run=given.run_id, error=str(error))
+                log.warning(
+                    "a run that is not taken is not given back yet",
+                    conversation=given.conversation_id,
+                    run=given.run_id,
+                    run_epoch=given.run_epoch,
+                    error=str(error),
+                )
                 await asyncio.sleep(REFUSE_RETRY_S)
             else:
                 return

@@ -21,7 +21,7 @@ from connectors.gateway.tail import Scan, Tail
 from connectors.gateway.traces import Traces
 from connectors.gateway.words import OpenedWords, SealingIntake
 from streams.deployment import Awaited, joined
-from streams.logs import configure_logs
+from streams.logs import Places, configure_logs
 from streams.runtime.registry import open_codec
 from streams.sealing.wiring import ProcessKeys
 from streams.settings import Settings
@@ -41,12 +41,13 @@ def run(settings: Settings, *, host: str, port: int, on_ready: OnReady) -> None:
     """
     import uvloop  # noqa: PLC0415 -- not to be had on Windows, where only this function cannot run
 
-    configure_logs(settings.log_format)
-    uvloop.run(serve(settings, host=host, port=port, on_ready=on_ready))
+    places = Places()
+    configure_logs(settings.log_format, places)
+    uvloop.run(serve(settings, host=host, port=port, on_ready=on_ready, places=places))
 
 
-async def serve(settings: Settings, *, host: str, port: int, on_ready: OnReady) -> None:
-    """`run`, in the running event loop."""
+async def serve(settings: Settings, *, host: str, port: int, on_ready: OnReady, places: Places) -> None:
+    """`run`, in the running event loop. `places`: is told how many partitions there are."""
     asked, urgent = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -57,7 +58,7 @@ async def serve(settings: Settings, *, host: str, port: int, on_ready: OnReady) 
         loop.add_signal_handler(name, on_signal)
     listener = listen(host, port)
     try:
-        await Process(settings, asked, urgent).run(listener, host, on_ready)
+        await Process(settings, asked, urgent, places).run(listener, host, on_ready)
     finally:
         listener.close()
         for name in (signal.SIGTERM, signal.SIGINT):
@@ -67,8 +68,9 @@ async def serve(settings: Settings, *, host: str, port: int, on_ready: OnReady) 
 class Process:
     """One gateway's life, from its ports to its last word."""
 
-    def __init__(self, settings: Settings, asked: asyncio.Event, urgent: asyncio.Event) -> None:
+    def __init__(self, settings: Settings, asked: asyncio.Event, urgent: asyncio.Event, places: Places) -> None:
         self._settings = settings
+        self._places = places
         self._asked = asked
         self._urgent = urgent
         self._topics = Topics(settings.namespace)
@@ -86,7 +88,8 @@ class Process:
             joining = asyncio.create_task(joined(self._settings, self._awaited))
             await self._until(joining, self._asked.wait(), [serving])
             if joining.done():
-                await self._serve(joining.result().partitions, serving, _url(listener, host), on_ready)
+                self._places.partitions = joining.result().partitions
+                await self._serve(self._places.partitions, serving, _url(listener, host), on_ready)
         finally:
             await self._end([serving])
             await self._tracer.close()

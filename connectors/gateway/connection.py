@@ -94,8 +94,12 @@ class Connection(ABC):
         try:
             self.perform(work())
         except Exception:
-            log.exception("a connection failed", kind=self.kind, connection=self._session.connection_id)
+            log.exception("a connection failed", **self.about())
             self.end(CLOSE_INTERNAL, "internal error")
+
+    def about(self) -> dict[str, Any]:
+        """What log lines say of it."""
+        return {"kind": self.kind, "connection": self._session.connection_id}
 
     def tick(self) -> None:
         """About once a second."""
@@ -147,6 +151,7 @@ class Connection(ABC):
     # ------------------------------------------------------------------------------------------------------ life
     async def serve(self, first: str | bytes) -> None:
         """Run it until either side ends it; `first` is the message that was read before the session was made."""
+        structlog.contextvars.bind_contextvars(connection=self._session.connection_id)  # in the socket's own task
         writer = asyncio.create_task(self._guarded(self._write))
         submitter = asyncio.create_task(self._guarded(self._submit_all))
         try:
@@ -226,7 +231,7 @@ class Connection(ABC):
 
     def _enqueue(self, frame: bytes) -> None:
         if self._crowded or len(self._outbound) >= limits.OUTBOUND_FRAMES:
-            log.warning("a slow consumer is closed", kind=self.kind, connection=self._session.connection_id)
+            log.warning("a slow consumer is closed", **self.about())
             self._discard()
             self.perform(self._session.end(CLOSE_SLOW, close_reason("slow_consumer", SLOW_RETRY_MS)))
             return
@@ -263,7 +268,7 @@ class Connection(ABC):
         try:
             await work()
         except Exception:
-            log.exception("a connection failed", kind=self.kind, connection=self._session.connection_id)
+            log.exception("a connection failed", **self.about())
             self.end(CLOSE_INTERNAL, "internal error")
 
     async def until_drained(self) -> None:

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from structlog.contextvars import bind_contextvars
 
 from connectors.gateway.commands import unavailable
 from connectors.gateway.ports import Headers, Unavailable
@@ -60,6 +61,8 @@ def route(gateway: Gateway, path: str, handler: Handler, *, method: str = "GET",
 
     async def endpoint(request: Request) -> Response:
         named = request_id(request)
+        if (about := request.path_params.get("conversation_id") or request.path_params.get("thread")) is not None:
+            bind_contextvars(conversation=about)  # in a task of the request's own
         try:
             refusal = gateway.refusal() if gated else None
             if refusal is not None:

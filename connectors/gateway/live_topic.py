@@ -83,7 +83,7 @@ class LiveTopic:
                 try:
                     value = self._codec.encode_live(signal)
                 except Unencodable as error:
-                    log.warning("a signal cannot be written", error=str(error))
+                    log.warning("a signal cannot be written", conversation=signal.conversation_id, error=str(error))
                     continue
                 key = signal.conversation_id.encode()
                 partition = partition_of(signal.conversation_id, self._partitions)

@@ -176,7 +176,12 @@ class Tail:
             entry = self._codec.decode_entry(record.value)
         except Undecodable as error:
             # No sequencer wrote it: an entry that is missing shows as a gap. One stray writer must not stop everybody.
-            log.warning("a record of the journal is no entry", origin=_origin(record), reason=error.reason)
+            log.warning(
+                "a record of the journal is no entry",
+                partition=partition.partition,
+                origin=_origin(record),
+                reason=error.reason,
+            )
             self.on_garbage()
             return None
         last = self._lsns.get(partition, 0)

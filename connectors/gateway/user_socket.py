@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from starlette.websockets import WebSocket
@@ -67,6 +67,11 @@ class UserConnection(Connection):
     def _relay(self, frame: bytes) -> Sequence[Action]:
         shown = frame if self._showing is None else self._showing.relayed(frame)
         return self.session.relayed(shown, wall_ms()) if shown is not None else ()
+
+    def about(self) -> dict[str, Any]:
+        """See `Connection`."""
+        conversation = self.session.conversation_id
+        return super().about() | ({"conversation": conversation} if conversation else {})
 
     def _speaker(self) -> Speaker:
         return Speaker(self.session.user, "user", self.session.claims.channel)

@@ -197,6 +197,7 @@ class Heartbeat:
             self._tell(known.lease, "it could not be renewed in time")
 
     def _tell(self, lease: Lease, why: str) -> None:
-        log.warning("lease_lost", worker=self._worker, partition=lease.partition, reason=why)
+        epoch = lease.token.writer_epoch
+        log.warning("lease_lost", worker=self._worker, partition=lease.partition, writer_epoch=epoch, reason=why)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._on_lost, lease, why)

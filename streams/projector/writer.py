@@ -197,6 +197,11 @@ class ProjectionWriter:
 
     # -------------------------------------------------------------------------------------------- one partition
     async def _attend(self, followed: Followed, records: Sequence[JournalRecord]) -> None:
+        # Whatever is logged of it says of which partition it speaks: PostgreSQL that does not answer, too.
+        with structlog.contextvars.bound_contextvars(partition=followed.partition):
+            await self._attended(followed, records)
+
+    async def _attended(self, followed: Followed, records: Sequence[JournalRecord]) -> None:
         while self._partitions.get(followed.partition) is followed:
             try:
                 if followed.state is PartitionState.STALLED and not records:

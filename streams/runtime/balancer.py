@@ -84,7 +84,8 @@ class Balancer(Service):
         # Who is cut off keeps nothing running by waiting.
         room = max(HANDED_OVER_AT_ONCE - len(leaving), 0) if reaches else len(plan.hand_back)
         for partition in plan.hand_back[:room]:
-            log.info("handing back", partition=partition)
+            epoch = self.sequencers[partition].lease.token.writer_epoch
+            log.info("handing back", partition=partition, writer_epoch=epoch)
             self._leaving[partition] = self.add_future(self._forget(partition))
         claims = [*map(self._claim, plan.claim), *map(self._resume, plan.resume)]
         # All of them end before the next look at the table, which must not find one half done.

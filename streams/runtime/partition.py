@@ -135,9 +135,11 @@ class Sequencer(Service):
             async with asyncio.timeout(self._drain_s):
                 await self._ended.wait()
         except TimeoutError:
-            log.warning("partition not drained in time", partition=self.partition, phase=self.phase)
-            # Its task is cancelled next. Whatever it still has under way is fenced by whoever comes after it.
-            await self._hand_back_at_once()
+            # Its own task, whose lines say so by themselves, is cancelled next. Whatever it still has under way is
+            # fenced by whoever comes after it.
+            with structlog.contextvars.bound_contextvars(writer_epoch=self.lease.token.writer_epoch):
+                log.warning("partition not drained in time", partition=self.partition, phase=self.phase)
+                await self._hand_back_at_once()
 
     @Service.task
     async def _live(self) -> None:

@@ -7,13 +7,18 @@ import gc
 import json
 from typing import Any, cast
 
+import pytest
 from starlette.websockets import WebSocket
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
 
+from connectors.gateway.agent_past import _about
 from connectors.gateway.connection import SUBMITS_CHARS, Connection, Submit
-from connectors.gateway.protocol.actions import Action
+from connectors.gateway.protocol.actions import Action, FetchTurn
 from connectors.gateway.protocol.agent import AgentSession
 from connectors.gateway.protocol.session import Claims, Scope, Session
 from connectors.gateway.protocol.user import UserSession
+from tests.support.gateway_world import Served
 from tests.support.waiting import until
 
 FAR = 10**15
@@ -120,3 +125,27 @@ async def test_the_reader_stops_when_much_waits_for_the_intake_and_goes_on_when_
     await until(lambda: agent.written == count)
     flood.leave.set()
     await serving
+
+
+async def test_what_goes_wrong_is_logged_with_the_conversation_that_it_was_about(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation, token = await served.conversation()
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("out of order")
+
+    with capture_logs(processors=[merge_contextvars]) as logged:
+        async with served.socket(token, {"type": "hello"}) as person:
+            await person.until("welcome")
+            monkeypatch.setattr(served.gateway.commands, "turn", broken)
+            await person.send({"type": "text", "clientId": "a", "data": {"text": "hi"}})
+            await person.ended()
+        await served.say(conversation, token, "hi")
+    named = {line["event"]: line.get("conversation") for line in logged}
+    assert named["a connection failed"] == named["a request failed"] == conversation
+
+
+def test_what_people_answered_is_in_no_log_line() -> None:
+    wanted = FetchTurn("c1", 3, "c1/3/agents", 2, 50, continued=True, answers='{"q": "the secret"}')
+    assert _about(wanted) == {"conversation": "c1", "run": "c1/3/agents", "run_epoch": 2, "seq": 3}

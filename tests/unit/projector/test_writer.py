@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 import psycopg
 import pytest
 from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
 
 from streams.core.events import Entry
 from streams.fence.port import Fenced, FenceUnavailable
@@ -243,7 +245,9 @@ async def test_a_database_that_does_not_answer_is_waited_for_with_growing_pauses
     async with running(bench):
         await bench.writer.assigned([0])
         bench.store.failures = [FenceUnavailable("down")] * 8
-        await bench.deliver(RECORDS)
+        with capture_logs(processors=[merge_contextvars]) as logged:
+            await bench.deliver(RECORDS)
+    assert [line["partition"] for line in logged if line["event"] == "projector_waits"] == [0] * 8
     assert bench.store.lsns == all_lsns()
     assert bench.slept[:4] == [0.1, 0.2, 0.4, 0.8]
     assert max(bench.slept) == 5.0

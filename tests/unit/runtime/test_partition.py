@@ -321,7 +321,10 @@ async def test_a_partition_that_does_not_drain_in_time_is_cut_off_and_its_lease_
     running = Sequencer(lease, ports, drain_s=0.05)
     await running.start()
     await in_phase(running, S.RUNNING)
-    await running.stop()
+    with capture_logs(processors=[merge_contextvars]) as logged:
+        await running.stop()
+    [late] = [line for line in logged if line["event"] == "partition not drained in time"]
+    assert (late["partition"], late["writer_epoch"]) == (0, 1)
     assert [row.live for row in await ports.leases.table()] == [False], "else it is renewed, and nobody runs it"
     assert isinstance(ports.keeper, FakeKeeper)
     assert ports.keeper.forgotten == [0]
