@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +19,7 @@ from aiokafka import TopicPartition
 
 from ops.grow.intake import REQUEST_LIMIT_S
 from ops.grow.plan import Old, Plan, last_entry
-from ops.grow.split import CannotGrow, Split
+from ops.grow.split import CannotGrow, Split, concerned
 from ops.history import History, Recorded
 from ops.history.live import LiveHistory
 from streams.core.events import Entry
@@ -30,6 +31,8 @@ from streams.topics import Topics
 
 Notify = Callable[[str], None]
 
+AT_ONCE: Final = 8
+"""New partitions that are written by one reading of their old one: each holds as many records as a transaction has."""
 TRANSACTION_RECORDS: Final = 4_000
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 STABLE_WITHIN_S: Final = 30.0
@@ -57,6 +60,24 @@ class Copied(msgspec.Struct, frozen=True, gc=False):
     """The highest in it."""
 
 
+@dataclass(slots=True)
+class _New:
+    """A new partition while it is written."""
+
+    partition: int
+    producer: KafkaJournalProducer
+    split: Split
+    last: Entry | None
+    """What was there already, when this copier came."""
+    waiting: list[Made] = field(default_factory=list)
+    written: int = 0
+
+    @property
+    def there(self) -> int:
+        """How many events were there already."""
+        return 0 if self.last is None else self.last.lsn
+
+
 class Copier:
     """Copies into the topics of one plan's new generation."""
 
@@ -68,10 +89,34 @@ class Copier:
         self._notify = notify
         self._topics = Topics(plan.target.namespace)
 
-    async def copy(self, partition: int) -> Copied:
-        """Bring one new partition to where its old one is. Raises `CannotGrow` and `KafkaUnavailable`."""
-        old = self._plan.old[partition % len(self._plan.old)]
-        producer = KafkaJournalProducer(
+    async def copy(self, old: Old) -> Mapping[int, Copied]:
+        """Bring the new partitions that an old one becomes to where it is; what is in each.
+
+        The old one is read once for every `AT_ONCE` of them. Raises `CannotGrow` and `KafkaUnavailable`.
+        """
+        copied: dict[int, Copied] = {}
+        partitions = self._plan.made_of(old)
+        for start in range(0, len(partitions), AT_ONCE):
+            copied |= await self._copy(old, partitions[start : start + AT_ONCE])
+        return copied
+
+    async def _copy(self, old: Old, partitions: Sequence[int]) -> Mapping[int, Copied]:
+        producers = {partition: self._producer(partition) for partition in partitions}
+        try:
+            opened = [self._opened(partition, producer) for partition, producer in producers.items()]
+            new = {each.partition: each for each in await asyncio.gather(*opened)}
+            await self._write(old, new)
+            return {partition: self._checked(old, each) for partition, each in new.items()}
+        except Fenced as error:
+            raise CannotGrow("another `turnlog topic grow` writes the same topics: let one of them end") from error
+        except Doubt as error:
+            raise KafkaUnavailable(f"{error}; the same command again goes on") from error
+        finally:
+            for producer in producers.values():
+                await producer.discard()
+
+    def _producer(self, partition: int) -> KafkaJournalProducer:
+        return KafkaJournalProducer(
             self._plan.target.kafka,
             self._topics.conversations,
             partition,
@@ -79,45 +124,36 @@ class Copier:
             timeout_ms=TRANSACTION_TIMEOUT_MS,
             limit_s=REQUEST_LIMIT_S,
         )
-        try:
-            await producer.start()
-            await self._stable(partition)
-            return await self._copied(producer, partition, old)
-        except Fenced as error:
-            raise CannotGrow("another `turnlog topic grow` writes the same topics: let one of them end") from error
-        except Doubt as error:
-            raise KafkaUnavailable(f"{error}; the same command again goes on") from error
-        finally:
-            await producer.discard()
 
-    async def _copied(self, producer: KafkaJournalProducer, partition: int, old: Old) -> Copied:
-        last = await last_entry(self._new, partition)
-        there = 0 if last is None else last.lsn
-        split = Split(partition, self._plan.partitions, begun=self._plan.begun(old.partition, self._by))
-        waiting: list[Made] = []
-        written, told = 0, time.monotonic()
+    async def _opened(self, partition: int, producer: KafkaJournalProducer) -> _New:
+        """Whoever wrote there before is fenced, and what it left open is ended, before it is asked what is there."""
+        await producer.start()
+        await self._stable(partition)
+        split = self._plan.split(partition, self._by)
+        return _New(partition, producer, split, await last_entry(self._new, partition))
+
+    async def _write(self, old: Old, new: Mapping[int, _New]) -> None:
+        told = time.monotonic()
         async for chunk in self._old.read(old.partition, 0, old.end):
             for recorded, entry in zip(chunk, self._old.decode_all(chunk), strict=True):
-                for made in split.take(entry):
-                    if made.lsn > there:
-                        waiting.append(self._record(recorded, entry, made))
-                    elif last is not None and made.lsn == there:
-                        self._require_same(partition, last, made)
-            if len(waiting) >= TRANSACTION_RECORDS:
-                written += await _commit(producer, waiting)
-                waiting = []
+                for each in concerned(entry, new, self._plan.partitions):
+                    self._take(each, recorded, entry)
+            await _commit([each for each in new.values() if len(each.waiting) >= TRANSACTION_RECORDS])
             if time.monotonic() - told >= PROGRESS_EVERY_S:
                 told = time.monotonic()
-                self._notify(f"partition {partition}: offset {chunk[-1].offset:,} of {old.end:,}, {split.lsn:,} events")
-        if waiting:
-            written += await _commit(producer, waiting)
-        if there > split.lsn and not self._plan.marked:
-            raise CannotGrow(
-                f"{self._topics.conversations}[{partition}] has {there} events, of which {split.lsn} were copied: "
-                "something else wrote there. Delete those topics, or choose another namespace with --to"
-            )
-        epochs = [each.writer_epoch for each in (old.last, last) if each is not None]
-        return Copied(split.lsn, written, max(epochs, default=0))
+                self._notify(f"partition {old.partition}: offset {chunk[-1].offset:,} of {old.end:,}")
+        await _commit([each for each in new.values() if each.waiting])
+
+    def _take(self, new: _New, recorded: Recorded, entry: Entry) -> None:
+        """What the new journal has for an old record: it waits to be written, or is compared with what is there."""
+        for made in new.split.take(entry):
+            if made.lsn > new.there:
+                new.waiting.append(self._record(recorded, entry, made))
+            elif made.lsn == new.there and made.lsn > 1 and new.last != made:
+                raise CannotGrow(
+                    f"{self._topics.conversations}[{new.partition}] has another event at lsn {made.lsn} than the old "
+                    "journal: it was not copied from it. Delete those topics, or choose another namespace with --to"
+                )
 
     def _record(self, recorded: Recorded, entry: Entry, made: Entry) -> Made:
         """Of an old record what a reader filters on, and when it was written, stay."""
@@ -126,12 +162,14 @@ class Copier:
             return Made(recorded.timestamp, None, value, headers_of(made, None))
         return Made(recorded.timestamp, recorded.key, value, list(recorded.headers))
 
-    def _require_same(self, partition: int, last: Entry, made: Entry) -> None:
-        if made.lsn > 1 and last != made:
+    def _checked(self, old: Old, new: _New) -> Copied:
+        if new.there > new.split.lsn and not self._plan.marked:
             raise CannotGrow(
-                f"{self._topics.conversations}[{partition}] has another event at lsn {last.lsn} than the old journal: "
-                "it was not copied from it. Delete those topics, or choose another namespace with --to"
+                f"{self._topics.conversations}[{new.partition}] has {new.there} events, of which {new.split.lsn} were "
+                "copied: something else wrote there. Delete those topics, or choose another namespace with --to"
             )
+        epochs = [each.writer_epoch for each in (old.last, new.last) if each is not None]
+        return Copied(new.split.lsn, new.written, max(epochs, default=0))
 
     async def _stable(self, partition: int) -> None:
         """Wait for the end of what an earlier copier left open: its abortion is on its way."""
@@ -149,10 +187,16 @@ class Copier:
             await ends.close()
 
 
-async def _commit(producer: KafkaJournalProducer, records: Sequence[Made]) -> int:
-    """All of them in one transaction."""
+async def _commit(parts: Sequence[_New]) -> None:
+    """Write what waits of each of them, a transaction each, at the same time."""
+    if parts:
+        await asyncio.gather(*map(_commit_one, parts))
+
+
+async def _commit_one(new: _New) -> None:
+    producer = new.producer
     batches: list[KafkaBatch] = [producer.new_batch()]
-    for record in records:
+    for record in new.waiting:
         if not _added(batches[-1], record):
             batches.append(producer.new_batch())
             if not _added(batches[-1], record):
@@ -161,7 +205,8 @@ async def _commit(producer: KafkaJournalProducer, records: Sequence[Made]) -> in
     for batch in batches:
         await producer.append(batch)
     await producer.commit()
-    return len(records)
+    new.written += len(new.waiting)
+    new.waiting = []
 
 
 def _added(batch: KafkaBatch, record: Made) -> bool:

@@ -12,7 +12,7 @@ from aiokafka import TopicPartition
 
 from ops.grow.database import Database
 from ops.grow.intake import ends_now, untaken
-from ops.grow.split import GROWN, CannotGrow, Split
+from ops.grow.split import GROWN, CannotGrow, Split, concerned
 from ops.history import History
 from ops.provision import connected_admin
 from streams.core.events import BatchCommitted, Entry, OperatorActed
@@ -75,16 +75,21 @@ class Plan:
     marked: bool
     """The old generation says that it was moved there."""
 
-    def begun(self, old: int, by: str) -> OperatorActed:
-        """The first event of a new journal."""
-        subject = f"{Topics(self.settings.namespace).conversations}/{old}"
-        return OperatorActed(
+    def made_of(self, old: Old) -> Sequence[int]:
+        """The new partitions that an old one becomes."""
+        return range(old.partition, self.partitions, len(self.old))
+
+    def split(self, partition: int, by: str) -> Split:
+        """The making of one new partition's journal; its first event says what was done, and by whom."""
+        subject = f"{Topics(self.settings.namespace).conversations}/{partition % len(self.old)}"
+        begun = OperatorActed(
             action=GROWN,
             subject=subject,
             by=by,
             reason=f"{len(self.old)} partitions become {self.partitions}",
             id=f"{subject}/{self.partitions}",
         )
+        return Split(partition, self.partitions, begun=begun)
 
 
 def next_namespace(namespace: str) -> str:
@@ -198,12 +203,12 @@ async def counted(plan: Plan, history: History, by: str, notify: Notify) -> list
     """What each new partition gets, by reading all of the old journal."""
     parts: list[Part] = []
     for old in plan.old:
-        mine = [Part(partition, old.partition) for partition in range(old.partition, plan.partitions, len(plan.old))]
-        splits = [Split(part.partition, plan.partitions, begun=plan.begun(old.partition, by)) for part in mine]
+        mine = [Part(partition, old.partition) for partition in plan.made_of(old)]
+        new = {part.partition: (part, plan.split(part.partition, by)) for part in mine}
         notify(f"partition {old.partition}: counting {0 if old.last is None else old.last.lsn:,} events")
         async for chunk in history.read(old.partition, 0, old.end):
             for entry in history.decode_all(chunk):
-                for part, split in zip(mine, splits, strict=True):
+                for part, split in concerned(entry, new, plan.partitions):
                     for made in split.take(entry):
                         part.events += 1
                         if made.event.conversation_id is not None:

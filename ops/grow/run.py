@@ -38,9 +38,11 @@ async def grow(plan: Plan, history: History, database: Database, by: str, notify
         await _copy_keys(plan, database)
         async with live_history(plan.target) as new:
             copier = Copier(plan, history, new, by, notify)
-            for partition in range(plan.partitions):
-                copied[partition] = await copier.copy(partition)
-                notify(f"partition {partition}: {copied[partition].events:,} events are there")
+            for old in plan.old:
+                made = await copier.copy(old)
+                for partition, there in made.items():
+                    notify(f"partition {partition}: {there.events:,} events are there")
+                copied |= made
 
         async def unchanged() -> None:
             await _require_unchanged(plan)
@@ -48,7 +50,7 @@ async def grow(plan: Plan, history: History, database: Database, by: str, notify
         await database.switch(found, {each: copied[each].writer_epoch for each in copied}, unchanged)
         notify("the database belongs to the new topics")
     await _mark(plan, database)
-    return copied
+    return dict(sorted(copied.items()))
 
 
 async def _new_topics(plan: Plan) -> Mapping[str, str]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -33,8 +34,20 @@ GROWN: Final = "topic grow"
 """`action` of the first event of a journal that was copied; batches whose positions are all 0 were decided before."""
 
 
+T = TypeVar("T")
+
+
 class CannotGrow(Exception):
     """It would do harm now, or cannot be right; the message says what has to be done first."""
+
+
+def concerned(entry: Entry, new: Mapping[int, T], partitions: int) -> Iterable[T]:
+    """Those of an old partition's `new` ones, out of `partitions`, that an entry of it may have something for."""
+    conversation_id = entry.event.conversation_id
+    if conversation_id is None:
+        return new.values()
+    found = new.get(partition_of(conversation_id, partitions))
+    return () if found is None else (found,)
 
 
 class Split:
