@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -27,7 +28,9 @@ from streams.topics import Topics
 
 FETCH_RECORDS: Final = 4_000
 REQUEST_LIMIT_S: Final = 10.0
-SILENCE_MS: Final = 10_000
+LOOK_EVERY_MS: Final = 20
+"""Of markers, and of what was aborted, a reader sees nothing but that its position has moved."""
+SILENCE_S: Final = 10.0
 """A broker that sends nothing for so long, though there is more, has a problem."""
 KEYS_KNOWN: Final = 65_536
 """Record keys of which it is remembered whether they belong to the partition."""
@@ -72,14 +75,16 @@ class IntakeReader:
 
     async def until(self, name: TopicPartition, end: int) -> Sequence[Any]:
         """The records below offset `end` that were not given out yet."""
+        moved_at = time.monotonic()
         while self._fetched[name] < end:
-            found = await self._reader.getmany(name, timeout_ms=SILENCE_MS, max_records=FETCH_RECORDS)
+            found = await self._reader.getmany(name, timeout_ms=LOOK_EVERY_MS, max_records=FETCH_RECORDS)
             if records := found.get(name):
                 self._read[name].append(records)
             position = await self._reader.position(name)
-            if position == self._fetched[name]:
+            if position != self._fetched[name]:
+                self._fetched[name], moved_at = position, time.monotonic()
+            elif time.monotonic() - moved_at > SILENCE_S:
                 raise CouldNotVerify(f"{name.topic}[{name.partition}]: nothing comes after offset {position}")
-            self._fetched[name] = position
         return _taken_off(self._read[name], end)
 
 

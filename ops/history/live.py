@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -20,7 +21,9 @@ from streams.topics import Topics, identities, verify
 
 CHUNK_RECORDS: Final = 4_000
 REQUEST_LIMIT_S: Final = 10.0
-SILENCE_MS: Final = 10_000
+LOOK_EVERY_MS: Final = 20
+"""Of markers, and of what was aborted, a reader sees nothing but that its position has moved."""
+SILENCE_S: Final = 10.0
 """A broker that sends nothing for so long, though there is more, has a problem."""
 
 
@@ -66,21 +69,23 @@ class LiveHistory:
             raise Missing(partition, Range(start, min(end, kept.start)))
         name = self._name(partition)
         async with self._reader(name, start) as reader:
-            position = start
+            position, moved_at = start, time.monotonic()
             while position < end:
                 try:
-                    found = await reader.getmany(name, timeout_ms=SILENCE_MS, max_records=CHUNK_RECORDS)
+                    found = await reader.getmany(name, timeout_ms=LOOK_EVERY_MS, max_records=CHUNK_RECORDS)
                 except OffsetOutOfRangeError:
                     raise Missing(partition, Range(position, (await self.bounds(partition)).start)) from None
                 chunk = found.get(name, ())
                 after = await reader.position(name)
-                if after == position:
+                if after != position:
+                    position, moved_at = after, time.monotonic()
+                elif time.monotonic() - moved_at > SILENCE_S:
                     raise HistoryUnavailable(f"{self.topic}[{partition}]: nothing comes after offset {position}")
-                position = after
                 if chunk and chunk[-1].offset >= end:
                     chunk = [record for record in chunk if record.offset < end]
                 if chunk:
                     yield [Recorded(r.offset, r.timestamp, r.key, r.value, r.headers) for r in chunk]
+                    moved_at = time.monotonic()  # what was done with them is no silence of the broker's
 
     async def offset_at(self, partition: int, timestamp_ms: int) -> int | None:
         """See `History`."""

@@ -12,9 +12,12 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.structs import TopicPartition
 
 from ops.embedded import EmbeddedStack
+from ops.history.live import SILENCE_S, live_history
 from streams.core.events import BatchCommitted, Entry, Event, Turn, TurnCommitted, WriterOpened
 from streams.runtime.codec import Codec
+from streams.settings import load_settings
 from streams.topics import Topics, ensure
+from tests.support.histories import read_all
 from turnlog.data import Journal, JournalUnavailable, MissingRecords, Record
 from turnlog.data.events import TurnCommitted as Said
 
@@ -116,6 +119,21 @@ async def test_a_follower_is_given_what_comes(stack: EmbeddedStack, fresh_namesp
         await writer.write(0, turn("c-1", 2))
         assert (await asyncio.wait_for(following, 20)).entry.event.seq == 2
         await follower.aclose()
+
+
+async def test_a_journal_that_ends_with_what_was_aborted_is_read_at_once(
+    stack: EmbeddedStack, fresh_namespace: str, writer: Writer
+) -> None:
+    await writer.write(0, turn("c-1", 1))
+    await writer.write(0, turn("c-1", 2), turn("c-1", 3), commit=False)
+    settings = load_settings(kafka=stack.kafka, postgres="postgresql://nobody", namespace=fresh_namespace)
+    async with Journal(stack.kafka, namespace=fresh_namespace) as journal, live_history(settings) as history:
+        for _ in range(2):  # the first one may wait for metadata
+            started = asyncio.get_running_loop().time()
+            assert seqs(await read(journal)) == [("c-1", 1)]
+            assert len(await read_all(history, 0)) == 1
+            took_s = asyncio.get_running_loop().time() - started
+        assert took_s < SILENCE_S, "the tail was waited for as if it were a broker that is silent"
 
 
 async def test_arrow_tables_come_in_increments(stack: EmbeddedStack, fresh_namespace: str, writer: Writer) -> None:

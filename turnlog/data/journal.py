@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,7 +23,9 @@ READ_COMMITTED: Final = "read_committed"
 FETCH_RECORDS: Final = 4_000
 FETCH_BYTES: Final = 4 << 20
 POLL_MS: Final = 500
-SILENCE_MS: Final = 10_000
+LOOK_EVERY_MS: Final = 20
+"""Of markers, and of what was aborted, a reader sees nothing but that its position has moved."""
+SILENCE_S: Final = 10.0
 """A broker that sends nothing for so long, though there is more, has a problem."""
 CLOCKS_MS: Final = 10_000
 """How far the clocks of workers and broker may be apart before an event of `since` is looked for in vain."""
@@ -282,6 +285,8 @@ class Journal:
     async def _fetched(
         self, consumer: Any, ends: Mapping[TopicPartition, int], *, follow: bool
     ) -> AsyncIterator[tuple[TopicPartition, list[Any]]]:
+        before: list[int] = []
+        moved_at = time.monotonic()
         while True:
             behind = list(ends)
             if not follow:
@@ -289,10 +294,14 @@ class Journal:
                 behind = [where for where in ends if await consumer.position(where) < ends[where]]
                 if not behind:
                     return
-            before = [await consumer.position(where) for where in behind]
+                positions = [await consumer.position(where) for where in behind]
+                if positions != before:
+                    before, moved_at = positions, time.monotonic()
+                elif time.monotonic() - moved_at > SILENCE_S:
+                    raise JournalUnavailable(f"{self.topic}: nothing comes, though there is more")
             try:
                 found = await consumer.getmany(
-                    *behind, timeout_ms=POLL_MS if follow else SILENCE_MS, max_records=FETCH_RECORDS
+                    *behind, timeout_ms=POLL_MS if follow else LOOK_EVERY_MS, max_records=FETCH_RECORDS
                 )
             except OffsetOutOfRangeError as error:
                 raise MissingRecords(f"{self.topic}: records were deleted while they were read: {error}") from error
@@ -300,8 +309,6 @@ class Journal:
                 inside = records if follow else [record for record in records if record.offset < ends[where]]
                 if inside:
                     yield where, inside
-            if not follow and before == [await consumer.position(where) for where in behind]:
-                raise JournalUnavailable(f"{self.topic}: nothing comes, though there is more")
 
     def _decoded(
         self, where: TopicPartition, found: list[Any], wanted: _Wanted, latest: dict[int, int]
