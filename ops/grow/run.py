@@ -1,5 +1,6 @@
 """The whole move, in order: topics, keys, journals; then the database belongs to the new generation; then the old one
-is marked. Interrupted anywhere, the same again goes on, and until the database's transaction nothing has changed."""
+has no keys any more, and is marked. Interrupted anywhere, the same again goes on, and until the database's transaction
+nothing has changed."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ async def grow(plan: Plan, history: History, database: Database, by: str, notify
 
         await database.switch(found, {each: copied[each].writer_epoch for each in copied}, unchanged)
         notify("the database belongs to the new topics")
-    await _mark(plan, database)
+    if not plan.marked:
+        await _forget_keys(plan)
+        await _mark(plan, database)
     return dict(sorted(copied.items()))
 
 
@@ -97,6 +100,19 @@ async def _copy_keys(plan: Plan, database: Database) -> None:
         await old.close()
 
 
+async def _forget_keys(plan: Plan) -> None:
+    """Take the copies out of the old topic: what is erased from now on has its key destroyed in the new one alone."""
+    old = KeyTopic(plan.settings)
+
+    async def seen(keys: Sequence[WrappedKey]) -> None:
+        await old.put([WrappedKey(key.id, key.conversation_id, None) for key in keys])
+
+    try:
+        await old.all(seen)
+    finally:
+        await old.close()
+
+
 async def _require_unchanged(plan: Plan) -> None:
     after = await ends_now(plan.settings, len(plan.old))
     topic = Topics(plan.settings.namespace).conversations
@@ -115,8 +131,6 @@ async def _require_unchanged(plan: Plan) -> None:
 
 
 async def _mark(plan: Plan, database: Database) -> None:
-    if plan.marked:
-        return
     mine = await asyncio.to_thread(database_id, database.dsn)
     topic, limit_s = Topics(plan.settings.namespace).deployment, plan.settings.request_timeout_ms / 1000
     await move(plan.settings.kafka, topic, mine, plan.target.namespace, limit_s)
