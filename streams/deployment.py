@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from streams.fence.migrate import verify as verify_tables
 from streams.fence.topics import database_id, kept_topics
-from streams.runtime.belonging import belong, namespace_after, owner_in, said
+from streams.runtime.belonging import Belonging, belong, namespace_after, owner_in, said
 from streams.runtime.health import HealthServer
 from streams.runtime.kafka import KafkaUnavailable
 from streams.settings import Settings
@@ -82,6 +82,7 @@ class _Start:
     def __init__(self, settings: Settings, awaited: Awaited | None) -> None:
         self._settings = settings
         self._topics = Topics(settings.namespace)
+        self._limit_s = settings.request_timeout_ms / 1000
         self._awaited = awaited or Awaited()
         self._page: HealthServer | None = None
         if awaited is None:
@@ -109,7 +110,7 @@ class _Start:
         try:
             async with asyncio.timeout(limit_ms / 1000):
                 await admin.start()
-            return await verify_topics(admin, self._topics), await identities(admin, self._topics)
+            return await self._verified(admin), await identities(admin, self._topics)
         except KafkaConnectionError as error:
             raise KafkaUnavailable(f"{self._settings.kafka} cannot be connected to") from error
         except TimeoutError as error:
@@ -117,11 +118,20 @@ class _Start:
         finally:
             await admin.close()
 
+    async def _verified(self, admin: AIOKafkaAdminClient) -> int:
+        try:
+            return await verify_topics(admin, self._topics)
+        except TopicsError:
+            # Topics that were moved, and deleted since, are not to be made anew.
+            if self._topics.deployment in await admin.list_topics():
+                _require_here(await said(self._settings.kafka, self._topics.deployment, self._limit_s))
+            raise
+
     async def _require_owned(self) -> None:
         mine = await asyncio.to_thread(database_id, self._settings.postgres)
-        kafka, topic, limit_s = self._settings.kafka, self._topics.deployment, self._settings.request_timeout_ms / 1000
-        records = await said(kafka, topic, limit_s)
-        owner = owner_in(records) or await belong(kafka, topic, mine, limit_s)
+        kafka, topic = self._settings.kafka, self._topics.deployment
+        records = await said(kafka, topic, self._limit_s)
+        owner = owner_in(records) or await belong(kafka, topic, mine, self._limit_s)
         if owner != mine:
             where = f"namespace {self._topics.namespace!r}" if self._topics.namespace else "no namespace"
             raise TopicsError(
@@ -129,12 +139,7 @@ class _Start:
                 "not share them. Use that database (TURNLOG_POSTGRES), or a namespace of your own (TURNLOG_NAMESPACE); "
                 "where it is lost for good, `turnlog topic adopt` puts this one in its place"
             )
-        namespace = namespace_after(records)
-        if namespace is not None:
-            raise TopicsError(
-                f"this deployment was moved to topics with more partitions: set TURNLOG_NAMESPACE={namespace}. (Where "
-                "the database was restored from before that: run the same `turnlog topic grow` again first)"
-            )
+        _require_here(records)
 
     async def _answer(self, name: str, ask: Callable[[], Awaitable[T]]) -> T:
         told_at = -TOLD_EVERY_S
@@ -163,6 +168,16 @@ class _Start:
             self._shown = True
             url = self._page.start(self._settings.host, self._settings.metrics_port)
             log.info("waiting to start", readyz=f"{url}/readyz")
+
+
+def _require_here(records: Sequence[Belonging]) -> None:
+    """Raise `TopicsError` where the topics say that the deployment was moved to others."""
+    namespace = namespace_after(records)
+    if namespace is not None:
+        raise TopicsError(
+            f"this deployment was moved to topics with more partitions: set TURNLOG_NAMESPACE={namespace}. (Where "
+            "the database was restored from before that: run the same `turnlog topic grow` again first)"
+        )
 
 
 def _brief(error: BaseException) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,9 +27,10 @@ from ops.cli.common import (
     show_rows,
     translated_failures,
 )
-from ops.cli.errors import CommandFailed
+from ops.cli.errors import USAGE, CommandFailed
 
 if TYPE_CHECKING:
+    from ops.grow.deletion import Leftover
     from ops.grow.plan import Plan
     from streams.settings import Settings
 
@@ -37,8 +40,9 @@ COLUMNS = ("partition", "from", "events", "conversations")
 
 def grow_topics(
     partitions: Annotated[
-        int, typer.Option("--partitions", min=2, help="Partitions of each new topic: a multiple of the present count.")
-    ],
+        int | None,
+        typer.Option("--partitions", min=2, help="Partitions of each new topic: a multiple of the present count."),
+    ] = None,
     to: Annotated[
         str | None,
         typer.Option(
@@ -48,6 +52,10 @@ def grow_topics(
             show_default=False,
         ),
     ] = None,
+    delete_old: Annotated[
+        bool,
+        typer.Option("--delete-old", help="Delete the topics of --namespace, which the deployment was moved from."),
+    ] = False,
     by: ByOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -64,16 +72,25 @@ def grow_topics(
     then the database belongs to the new topics, in one transaction. Interrupted, the same command goes on. After it set
     TURNLOG_NAMESPACE to the new namespace for every process, and start them: with the old one they refuse.
 
-    The old topics stay, to be read by `--namespace` of old, until you delete them with Kafka's tools.
+    The old topics stay, to be read by `--namespace` of old, until `--delete-old` deletes them: all but `deployment`,
+    which tells where the deployment went. It refuses while a group of consumers reads them, a transaction is open
+    there, or something writes to them still. Who reads without a group, it cannot know.
 
     Examples:
 
       turnlog topic grow --partitions 64 --dry-run
 
       turnlog topic grow --partitions 64 --yes
+
+      turnlog topic grow --delete-old --namespace shop --dry-run
     """
+    if (partitions is None) != delete_old:
+        raise CommandFailed("either --partitions, to grow, or --delete-old: see `turnlog topic grow --help`", USAGE)
     settings = settings_from(kafka, postgres, namespace)
-    with translated_failures():
+    with translated_failures(), _cannot_grow():
+        if partitions is None:
+            asyncio.run(_delete_old(settings, dry_run=dry_run, yes=yes, output=output))
+            return
         try:
             asyncio.run(
                 _grow(
@@ -83,6 +100,57 @@ def grow_topics(
         except KeyboardInterrupt:
             progress(AGAIN)
             raise
+
+
+@contextmanager
+def _cannot_grow() -> Iterator[None]:
+    from ops.grow.split import CannotGrow
+
+    try:
+        yield
+    except CannotGrow as error:
+        raise CommandFailed(str(error)) from error
+
+
+async def _delete_old(settings: Settings, *, dry_run: bool, yes: bool, output: Output) -> None:
+    from ops.grow.database import Database
+    from ops.grow.deletion import delete, leftover
+    from ops.grow.split import CannotGrow
+
+    database = await Database.connect(settings.postgres)
+    try:
+        left = await leftover(settings, database)
+    finally:
+        await database.close()
+    rows = [topic.document() for topic in left.topics]
+    if dry_run or not left.topics:
+        _show_leftover(left, rows, output, applied=False)
+        return
+    if left.standing:
+        raise CannotGrow("\n".join(left.standing))
+    if not yes:
+        await asyncio.to_thread(require_yes, _last_question(left))
+    await delete(settings, left)
+    _show_leftover(left, rows, output, applied=True)
+
+
+def _last_question(left: Leftover) -> str:
+    return (
+        f"Delete {len(left.topics)} topics of the namespace {left.namespace!r} for good, with "
+        f"{sum(topic.records for topic in left.topics):,} records? (The deployment is in {left.target!r}.)"
+    )
+
+
+def _show_leftover(left: Leftover, rows: list[dict[str, Any]], output: Output, *, applied: bool) -> None:
+    if output is not Output.TABLE:
+        document = {"namespace": left.namespace, "to": left.target, "topics": rows, "standing": list(left.standing)}
+        emit({**document, "applied": applied})
+        return
+    show_rows(rows, ("topic", "partitions", "records"), output, empty="nothing is left to be deleted")
+    if rows:
+        progress("deleted" if applied else "would be deleted")
+    for each in left.standing:
+        progress(f"first: {each}")
 
 
 async def _grow(
@@ -101,7 +169,6 @@ async def _grow(
     from ops.grow.run import grow
     from ops.grow.split import CannotGrow
     from ops.history import open_history
-    from streams.sealing.store import CopiesUnavailable
 
     database = await Database.connect(settings.postgres)
     try:
@@ -118,8 +185,6 @@ async def _grow(
             copied = await grow(plan, history, database, by, progress)
             rows = [{"partition": p, "from": p % history.partitions, "events": c.events} for p, c in copied.items()]
             _show_done(plan, rows, output)
-    except (CannotGrow, CopiesUnavailable) as error:
-        raise CommandFailed(str(error)) from error
     finally:
         await database.close()
 

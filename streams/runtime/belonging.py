@@ -56,9 +56,14 @@ async def moved_to(bootstrap: str, topic: str, limit_s: float) -> str | None:
 
 async def said(bootstrap: str, topic: str, limit_s: float) -> list[Belonging]:
     """All records of the topic, in order. Raises `KafkaUnavailable` and `TopicsError`."""
+    return [record for _, record in await said_when(bootstrap, topic, limit_s)]
+
+
+async def said_when(bootstrap: str, topic: str, limit_s: float) -> list[tuple[int, Belonging]]:
+    """All records of the topic, in order, with the time in ms at which each was written. Raises as `said`."""
     reader = consumer(bootstrap, limit_s)
     place = TopicPartition(topic, 0)
-    records: list[Belonging] = []
+    records: list[tuple[int, Belonging]] = []
     try:
         await asked(reader.start(), limit_s)
         end = (await asked(reader.end_offsets([place]), limit_s))[place]
@@ -68,7 +73,7 @@ async def said(bootstrap: str, topic: str, limit_s: float) -> list[Belonging]:
             found = await asked(reader.getmany(place, timeout_ms=int(limit_s * 1000)), 2 * limit_s)
             if not found:
                 raise KafkaUnavailable(f"{topic} cannot be read to its end within {limit_s:g} s")
-            records += [_decoder.decode(record.value) for record in found[place]]
+            records += [(record.timestamp, _decoder.decode(record.value)) for record in found[place]]
     except msgspec.DecodeError as error:
         raise TopicsError(f"{topic} has a record that no release of Turnlog wrote: {error}") from error
     finally:

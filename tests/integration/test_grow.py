@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import psycopg
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from ops.audit.verify import Scope, verify_cluster
-from ops.grow import copying, run
 from ops.grow.database import Database
+from ops.grow.deletion import Leftover, leftover
 from ops.grow.plan import planned
 from ops.grow.run import grow
 from ops.grow.split import CannotGrow
@@ -20,14 +21,15 @@ from ops.history import open_history
 from streams.core.events import Duplicate, Entry, TurnCommitted
 from streams.core.fold import evolve
 from streams.core.state import Conversation, Partition
+from streams.deployment import joined
 from streams.runtime.belonging import moved_to
-from streams.runtime.kafka_producers import KafkaJournalProducer
 from streams.sealing.copies import KeyTopic
 from streams.sealing.store import WrappedKey
 from streams.settings import Settings
+from streams.topics import TopicsError
 from tests.support.command import turnlog_async
 from tests.support.deployment import MEMBER, Deployment, Talk, deployment
-from tests.support.histories import Interrupting
+from tests.support.waiting import until
 
 BEFORE, AFTER = 2, 4
 
@@ -94,6 +96,7 @@ async def test_a_grown_deployment_goes_on_where_it_was(settings: Settings) -> No
             assert transcript == {"before": 0, "after": sum(map(len, said.values()))}
             await goes_on(new, said, before)
         assert await sealed_by(new.settings) == [WrappedKey("k1", "c1", b"sealed")]
+        assert await sealed_by(place.settings) == [], "an erasure after the move would leave this copy"
 
 
 def destroy(settings: Settings, key: str) -> None:
@@ -122,14 +125,21 @@ async def sealed_by(settings: Settings, *keys: WrappedKey) -> list[WrappedKey]:
     return found
 
 
+def kept(conversations: Mapping[str, Conversation]) -> dict[str, object]:
+    """What must be the same in both generations: all of it but what counts by `lsn`."""
+    return {
+        name: (c.head, c.owners, c.open, [(id_, r.member, r.epoch, r.turn_seq) for id_, r in c.runs.items()])
+        for name, c in conversations.items()
+    }
+
+
 async def goes_on(place: Deployment, said: Mapping[str, list[str]], before: Mapping[str, Conversation]) -> None:
     """Numbers, owners and keys of the new generation are those of the old one, and it passes every check."""
     journal = await place.journal()
     duplicates = sum(isinstance(entry.event, Duplicate) for entries in journal.values() for entry in entries)
     after = folded(journal)
-    assert {name: (c.head, c.owners) for name, c in after.items()} == {
-        name: (c.head, c.owners) for name, c in before.items()
-    }
+    assert kept(after) == kept(before)
+    assert sum(len(conversation.runs) for conversation in after.values()) >= len(said), "no run was open"
     async with place.worker() as (running, _):
         for conversation, texts in said.items():
             await place.turn(conversation, texts[0], key=texts[0])
@@ -146,44 +156,109 @@ async def goes_on(place: Deployment, said: Mapping[str, list[str]], before: Mapp
     assert verdict.ok, verdict.findings.shown
 
 
-async def moved(place: Deployment, *, dies_after: int | None = None) -> list[int]:
-    """Grow it; how many events were written into each new partition by this attempt."""
+async def moved(place: Deployment) -> None:
+    """Grow it, in this process."""
     database = await Database.connect(place.settings.postgres)
     try:
         async with open_history(place.settings) as history:
             plan = await planned(place.settings, history, database, AFTER, None)
-            chosen: Any = history if dies_after is None else Interrupting(history, dies_after)
-            copied = await grow(plan, chosen, database, "ann", quiet)
-            return [each.new for each in copied.values()]
+            await grow(plan, history, database, "ann", quiet)
     finally:
         await database.close()
 
 
-async def dies(*_: object) -> None:
-    raise asyncio.CancelledError
+KILLED_AT = (
+    "_new_topics",
+    "_copy_keys",
+    "start",
+    "append",
+    "commit",  # a transaction stays open
+    "commit*2",
+    "append*4",
+    "start*3",  # of the second old partition's
+    "commit*3",
+    "switch",
+    "execute*25",  # in the middle of the database's transaction
+    "_forget_keys",  # the database belongs to the new topics, and the old ones do not say so
+    "_mark",
+)
 
 
-async def test_a_move_that_is_killed_anywhere_goes_on(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "TRANSACTION_RECORDS", 20)
+async def test_real_processes_that_are_killed_anywhere_lose_nothing_and_double_nothing(settings: Settings) -> None:
     async with deployment(settings, BEFORE) as place:
         said = await talked(place)
-        journal = await place.journal()
-        before, events = folded(journal), sum(map(len, journal.values()))
-        for where, method in (
-            (KafkaJournalProducer, "commit"),  # a transaction stays open
-            (Database, "switch"),
-            (run, "_mark"),  # the database belongs to the new topics, and the old ones do not say so
-        ):
-            with pytest.raises(asyncio.CancelledError):
-                await moved(place, dies_after=events // 4)
-            with monkeypatch.context() as patched:
-                patched.setattr(where, method, dies)
-                with pytest.raises(asyncio.CancelledError):
-                    await moved(place)
-        assert await moved(place) == []
+        before = folded(await place.journal())
+        seed = str(random.randrange(1 << 32))
+        killed = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.support.killed_growth",
+            str(AFTER),
+            seed,
+            *KILLED_AT,
+            env=dict(place.environment),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await killed.communicate()
+        assert killed.returncode == 0, f"seed {seed}: {err.decode()}"
+        assert len(out.split()) == len(KILLED_AT) > 10
+        done = await turnlog_async(
+            "topic", "grow", "--partitions", str(AFTER), "--yes", "-o", "json", environment=place.environment
+        )
+        assert (done.code, done.document["applied"]) == (0, True), done.err
         assert await moved_to(settings.kafka, place.topics.deployment, 5.0) == f"{settings.namespace}.g2"
         async with AIOKafkaProducer(bootstrap_servers=settings.kafka, enable_idempotence=True) as producer:
             await goes_on(grown(place, producer), said, before)
+
+
+async def looked_at(settings: Settings) -> Leftover:
+    """What is left of the generation that these settings name."""
+    database = await Database.connect(settings.postgres)
+    try:
+        return await leftover(settings, database)
+    finally:
+        await database.close()
+
+
+async def test_the_old_generation_is_deleted_once_nothing_reads_or_writes_it(settings: Settings) -> None:
+    async with deployment(settings, BEFORE) as place:
+        await talked(place)
+        with pytest.raises(CannotGrow, match="was not moved from there"):
+            await looked_at(settings)
+        await moved(place)
+        group, journal, target = f"{settings.namespace}.data", place.topics.conversations, f"{settings.namespace}.g2"
+        async with AIOKafkaConsumer(journal, bootstrap_servers=settings.kafka, group_id=group) as reader:
+            await until(reader.assignment)
+            assert (await looked_at(settings)).standing == [f"the group {group} reads {journal}: stop its 1 member(s)"]
+        with pytest.raises(CannotGrow, match="was not moved from there"):
+            await looked_at(settings.model_copy(update={"namespace": target}))
+        delete = ("topic", "grow", "--delete-old", "-o", "json")
+        assert (await turnlog_async(*delete, environment=place.environment)).code == 1, "nobody was asked"
+        deleted = await turnlog_async(*delete, "--yes", environment=place.environment)
+        assert (deleted.code, deleted.document["applied"], deleted.document["to"]) == (0, True, target), deleted.err
+        assert {each["topic"]: each["partitions"] for each in deleted.document["topics"]} == {
+            **dict.fromkeys(place.topics.by_conversation, BEFORE),
+            place.topics.keys: 1,
+        }
+        assert (await looked_at(settings)).topics == []
+        with pytest.raises(TopicsError, match=f"set TURNLOG_NAMESPACE={target}"):
+            await joined(settings)
+        async with AIOKafkaProducer(bootstrap_servers=settings.kafka, enable_idempotence=True) as producer:
+            verdict = await verify_cluster(grown(place, producer).settings, Scope(), quiet)
+        assert verdict.ok, verdict.findings.shown
+
+
+async def test_what_came_after_the_move_is_not_deleted_unread(settings: Settings) -> None:
+    async with deployment(settings, BEFORE) as place:
+        await talked(place)
+        await moved(place)
+        await place.turn("c0", "lost", key="lost")
+        [standing] = (await looked_at(settings)).standing
+        assert standing.startswith(f"1 records came to {place.topics.turns}[{place.home('c0')}] since the move")
+        refused = await turnlog_async("topic", "grow", "--delete-old", "--yes", environment=place.environment)
+        assert (refused.code, refused.out) == (2, "")
+        assert standing in refused.err
 
 
 async def test_what_is_not_taken_or_runs_stands_in_the_way(settings: Settings) -> None:
