@@ -149,15 +149,19 @@ class Retention:
         self._clock = clock
         self._now_ms = now_ms
         self._keys_are_whole = False
+        self._rules: Mapping[str, int] = {}
+        """As they were at the last look."""
         self._asked: dict[str, float] = {}
         """Conversations that were asked for, in that order, and when."""
 
     async def look(self, partitions: Collection[int]) -> int:
         """Ask for what is due in these partitions and was not asked for lately; how many.
 
+        A rule is followed from the second look on: gateways tell the sequencers within seconds what they read here too.
         Raises what `Idle`, `ask` and `restore` raise; what was not asked for then is at the next look.
         """
-        rules = await self._idle.rules() if partitions else {}
+        known, self._rules = self._rules, await self._idle.rules() if partitions else {}
+        rules = {channel: days for channel, days in self._rules.items() if known.get(channel) == days}
         now_ms = self._now_ms()
         due = await self._idle.due(rules, now_ms, partitions, each=EACH_MOST, most=MOST) if rules else ()
         overdue_ms = max((now_ms - rules[each.channel] * DAY_MS - each.updated_at for each in due), default=0)

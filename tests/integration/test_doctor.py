@@ -6,11 +6,13 @@ import os
 import socket
 from collections.abc import AsyncIterator
 
+import psycopg
 import pytest
 from aiokafka import AIOKafkaProducer
 
 from ops import doctor
 from ops.doctor import Check, Result, diagnose
+from streams.fence.channels import ChannelStore, parse_document
 from streams.fence.lease import PostgresLeases
 from streams.fence.port import Lease
 from streams.settings import Settings
@@ -91,3 +93,24 @@ async def test_a_broker_that_takes_connections_and_answers_nothing_is_named_soon
         checks = await diagnosed()
     assert checks["kafka"].result is Result.FAILED
     assert checks["kafka"].found.startswith(f"{address} cannot be connected to, or does not answer within")
+
+
+async def test_a_rule_by_which_words_stay_in_kafka_is_warned_of_and_one_that_nobody_follows(place: Deployment) -> None:
+    assert (await diagnosed())["retention"].found == "all channels keep their conversations"
+    channels = ChannelStore(place.settings.postgres)
+    await channels.apply(parse_document({"channels": [{"id": "web", "kind": "web", "retain_days": 30}]}))
+    await channels.close()
+    found = (await diagnosed())["retention"]
+    assert found.result is Result.WARNING
+    assert found.found == "web 30 days; what is said is not sealed, so that it stays in Kafka, archives and exports"
+    with psycopg.connect(place.settings.postgres, autocommit=True) as connection:
+        connection.execute("INSERT INTO data_keys VALUES ('k', 'c', '1', true, true)")
+        assert (await diagnosed())["retention"] == Check("retention", Result.OK, "web 30 days")
+        connection.execute("INSERT INTO projector_positions VALUES (0, 1, 1)")
+        connection.execute(
+            "INSERT INTO conversations (id, partition, channel, status, head_seq, opened_at, updated_at, last_lsn)"
+            " VALUES ('old', 0, 'web', 'open', 0, 1, 1, 1)"
+        )
+    found = (await diagnosed())["retention"]
+    assert found.result is Result.WARNING
+    assert "old was to be erased more than a day ago" in found.found

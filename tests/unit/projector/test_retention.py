@@ -1,10 +1,11 @@
-"""A projector asks for what is due, once, and again only after a while; what could not be written is asked for later."""
+"""A projector asks for what is due once, and again after a while; what could not be written is asked for later."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
 import pytest
+import pytest_asyncio
 
 from streams.core.commands import EraseIdle
 from streams.core.erasure import DAY_MS
@@ -60,9 +61,12 @@ class World:
         return self.metrics.registry.get_sample_value("turnlog_projector_retention_overdue_seconds")
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
+@pytest_asyncio.fixture
+async def world() -> World:
+    """Its rules have been seen once."""
+    world = World()
+    await world.retention.look([3])
+    return world
 
 
 def conversation(id_: str, *, days: int = 31) -> DueConversation:
@@ -91,6 +95,14 @@ async def test_what_was_asked_for_is_asked_for_again_only_after_a_while(world: W
     world.now_s += 1
     assert await world.retention.look([3]) == 1
     assert [command.conversation_id for _, command in world.asked] == ["c", "d", "c"]
+
+
+async def test_a_rule_is_followed_once_the_sequencers_had_time_to_be_told_of_it(world: World) -> None:
+    world.found = [conversation("c")]
+    world.by_channel = {"web": 20}
+    assert await world.retention.look([3]) == 0
+    assert (world.looked, world.overdue()) == ([], 0)
+    assert await world.retention.look([3]) == 1
 
 
 async def test_where_no_channel_has_a_rule_nothing_is_looked_for(world: World) -> None:
