@@ -168,7 +168,9 @@ def _told_all(verdict: Verdict, compared: Compared | None, output: Output) -> bo
     if compared is not None:
         records, violations = sum(each.records for each in evidence), sum(each.count for each in evidence)
         said = "ok: all that was sealed is as it was" if sealed_ok else f"NOT ok: {violations} violations"
-        lines.append(f"digests, compared {told_time(compared.at)} UTC: {said}; {records:,} records")
+        unsealed = sum(each.unsealed for each in evidence)
+        open_ = f", {unsealed:,} offsets are not sealed" if unsealed else ""
+        lines.append(f"digests, compared {told_time(compared.at)} UTC: {said}; {records:,} records{open_}")
     typer.echo("\n".join(lines))
     return ok
 

@@ -309,6 +309,13 @@ async def compare(
 
 
 def told_of(evidence: Sequence[Evidence]) -> list[str]:
-    """For people: what is missing, then each violation."""
+    """For people: what is missing, then each violation, then partitions of which nothing is sealed."""
     missing = [f"MISSING: offsets {gone} of partition {each.partition}" for each in evidence for gone in each.missing]
-    return [*missing, *(f"VIOLATION: {tampering.problem}" for each in evidence for tampering in each.found)]
+    violations = [f"VIOLATION: {tampering.problem}" for each in evidence for tampering in each.found]
+    bare = [
+        f"NOT SEALED: partition {each.partition}, all of its {each.unsealed:,} offsets: nobody sealed it yet, or its "
+        "digests were taken away (a head that was noted tells: `turnlog digest verify --head`)"
+        for each in evidence
+        if each.unsealed and not len(each.sealed) and not each.count
+    ]
+    return [*missing, *violations, *bare]
