@@ -141,8 +141,9 @@ class Agent:
     def on_activity(self, handler: A) -> A:
         """Register ``async def seen(conversation, viewed)``: all that goes on in conversations that it follows.
 
-        Each numbered frame once and in order, but for what this process said itself; and, as it happens, who types,
-        who is there, what was read. `viewed.seen` is what it is (`turnlog.seen`). One at a time per conversation.
+        Each numbered frame once and in order, but for what this process said itself; what became of those (edited,
+        superseded; the last edit perhaps again after a lost connection); and, as it happens, who types, who is there,
+        what was read. `viewed.seen` is what it is (`turnlog.seen`). One at a time per conversation.
         """
         self.handlers.on_activity(handler)
         return handler

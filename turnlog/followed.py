@@ -20,7 +20,7 @@ log = logging.getLogger("turnlog")
 
 Heard = Callable[[str, Viewed], Awaitable[None]]
 
-SHOWN_WITHOUT_SEQ = frozenset({"typing", "presence", "deliveryStatus"})
+SHOWN_WITHOUT_SEQ = frozenset({"typing", "presence", "deliveryStatus", "superseded", "edited"})
 SYNC_AGAIN_S = 1.0
 """When a replay that could not be read is asked for again, where the gateway does not say."""
 

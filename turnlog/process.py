@@ -89,6 +89,8 @@ class Process:
     def hello(self) -> Frame:
         """The first frame of each connection."""
         capabilities = ["adopt", "continue"] if self._settings.continues else ["adopt"]
+        if self._handlers.follows:
+            capabilities += ["superseded", "edited"]
         hello: Frame = {"type": "hello", "protocol": PROTOCOL, "capabilities": capabilities}
         if self._settings.group is not None:
             hello["group"] = self._settings.group

@@ -20,7 +20,14 @@ from connectors.gateway.ports import Stored, Unavailable
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.actions import LoadFor
 from connectors.gateway.protocol.errors import ProtocolError
-from connectors.gateway.protocol.render import encode, followed
+from connectors.gateway.protocol.render import (
+    Fields,
+    edited,
+    encode,
+    followed,
+    superseded_before,
+    superseded_seqs,
+)
 from connectors.gateway.protocol.viewer import Item, Phase, Viewer
 from streams.core.events import Entry, FrameCommitted
 from streams.core.routing import owns
@@ -45,17 +52,26 @@ class Followed:
         self._agent = agent
         self._conversation_id = conversation_id
         self.viewer = Viewer(watermark, 0)  # where it ends, its history says
+        self.behind = watermark > 0
+        """What it has may have changed while it was away."""
 
     def entries(self, entries: Sequence[Entry]) -> None:
         """See `hub.ViewerPort`."""
         for entry in entries:
             if entry.event.seq:
                 self.put(self.viewer.offer(self.item(Stored(entry))))
+            else:
+                self.tell(superseded_seqs(entry), edited(entry))
         if self.viewer.load_after is not None:
             self._owned.want(self._conversation_id)
 
     def relay(self, frame: bytes) -> None:
         """See `hub.ViewerPort`. It is told as one that follows, too: twice would be once too often."""
+
+    def tell(self, *changes: Fields | None) -> None:
+        """What became of what was shown, as far as its process asked for that."""
+        wanted = self._agent.session.told
+        self.put([encode(change) for change in changes if change is not None and change["type"] in wanted])
 
     def item(self, stored: Stored) -> Item:
         """What is written for an entry; nothing for what this connection said itself."""
@@ -103,6 +119,7 @@ class OwnedConversations:
         found = self._followed.get(conversation_id)
         if found is not None:
             found.viewer.sync(wanted.after)
+            found.behind = wanted.after > 0
             self.want(conversation_id)
         elif owns(self._gateway.directory.config, self._agent.session.claims.channel):
             self._asked[conversation_id] = wanted
@@ -174,6 +191,8 @@ class OwnedConversations:
             return
         await self._agent.until_drained()
         try:
+            if found.behind and self._agent.session.told:
+                await self._tell_changes(found, conversation_id, after)
             page = await self._gateway.history.page(conversation_id, after, limits.REPLAY_BATCH)
         except Unavailable as error:
             log.warning("a replay failed", conversation=conversation_id, error=str(error))
@@ -192,6 +211,15 @@ class OwnedConversations:
                 self._again(found, conversation_id)
         if found.viewer.load_after is not None:
             self.want(conversation_id)
+
+    async def _tell_changes(self, found: Followed, conversation_id: str, seen: int) -> None:
+        seqs = await self._gateway.history.superseded(conversation_id, seen)
+        if seqs:
+            found.tell(superseded_before(seqs))
+        edit = await self._gateway.history.edited(conversation_id, seen)
+        if edit is not None:
+            found.tell(edited(edit))
+        found.behind = False
 
     def _again(self, found: Followed, conversation_id: str) -> None:
         found.viewer.sync(found.viewer.delivered)

@@ -14,7 +14,7 @@ BASE = "https://converger.aimtune.dev/schemas/protocol/v1/"
 AGENT_ONLY = frozenset({"abort", "adopted", "resume_part"})
 # Frames of people that agents are given as they came.
 PASSED_ON = frozenset({"resume", "genui_event", "client_tools", "client_skills", "survey"})
-# And to people whose client asked for it in its hello.
+# And to clients, and agents that follow, that asked for it in their hello.
 ASKED_FOR = frozenset({"superseded", "edited"})
 
 
@@ -57,4 +57,4 @@ def _has_schema(inner: dict[str, Any]) -> bool:
     """A turn that is given without `seq`, on purpose, the ack of what has none, and abort are outside the public
     schemas."""
     unnumbered = inner["type"] == "ack" and "seq" not in inner
-    return inner["type"] not in AGENT_ONLY and "turnSeq" not in inner and not unnumbered
+    return inner["type"] not in AGENT_ONLY | ASKED_FOR and "turnSeq" not in inner and not unnumbered

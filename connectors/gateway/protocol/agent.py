@@ -75,6 +75,8 @@ class AgentSession(AgentRuns):
         """The text of the frame that is being taken."""
         self._listed: tuple[str, ...] = ()
         """Conversations that its hello named."""
+        self.told: frozenset[str] = frozenset()
+        """What it is told of where it follows: `superseded`, `edited`."""
         self._instance: str | None = None
         """What its process calls itself."""
         self._too_many = 0
@@ -237,7 +239,7 @@ class AgentSession(AgentRuns):
         hello = parse_agent_hello(frame)
         if hello.user is not None and not self.claims.named:
             self._claims = msgspec.structs.replace(self.claims, user=hello.user)
-        self.continues, self.adopts = hello.continues, hello.adopts
+        self.continues, self.adopts, self.told = hello.continues, hello.adopts, hello.told
         self._too_many = hello.dropped
         if hello.dropped:
             self._delivery.knows_not_all()

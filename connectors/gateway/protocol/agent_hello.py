@@ -14,6 +14,9 @@ GROUP_MAX = 64
 WATERMARKS_MAX = limits.MAX_CONVERSATIONS
 
 
+CHANGES = frozenset({"superseded", "edited"})
+
+
 class AgentHello(msgspec.Struct, frozen=True, kw_only=True):
     """An agent's hello, checked."""
 
@@ -24,6 +27,8 @@ class AgentHello(msgspec.Struct, frozen=True, kw_only=True):
     """Its process goes on with runs that another one began."""
     adopts: bool
     """Its process asks what is stored of runs that it had already: else it could not know where to go on."""
+    told: frozenset[str]
+    """Of `superseded` and `edited`, what it is to be told of in conversations that it follows."""
     watermarks: dict[str, int]
     """Conversation to the highest seq that its process has."""
     dropped: int
@@ -54,6 +59,7 @@ def parse_agent_hello(frame: dict[str, Any]) -> AgentHello:
         user=user if user is not None and is_user_id(user) else None,
         continues=continues,
         adopts=continues or "adopt" in capabilities,
+        told=capabilities & CHANGES,
         watermarks=dict(list(watermarks.items())[dropped:]),  # clients name the newest last
         dropped=dropped,
         instance=instance,

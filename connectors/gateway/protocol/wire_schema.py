@@ -44,6 +44,8 @@ AGENT_GETS_IN: Final = (
         written.TypingShown,
         written.Presence,
         written.DeliveryStatus,
+        written.Superseded,
+        written.Edited,
         written.AbortShown,
         written.Adopted,
         written.ResumePart,

@@ -264,6 +264,8 @@ class Bridge:
         match viewed.seen:
             case seen.Said(text=text):
                 self.heard.append((viewed.seq, text))
+            case seen.Edited(seq=seq, text=text):
+                self.heard.append((None, f"{seq}: {text}"))
             case seen.Typing(who=seen.Who(id=id_), typing=True):
                 self.heard.append((viewed.seq, f"{id_} types"))
 
@@ -312,6 +314,39 @@ async def test_an_agent_of_the_sdk_follows_before_and_after_its_start_and_over_a
         await owning.say(two, ann, "heard")
         await until(lambda: (2, "heard") in bridge.heard)
         assert "unheard" not in [text for _, text in bridge.heard]
+
+
+async def test_who_follows_is_told_of_edits_live_and_when_it_comes_back(owning: Served) -> None:
+    document = json.loads(owning.store.document_text)
+    document["channels"] += [{"id": "bots", "kind": "websocket", "group_settle_ms": 0}]
+    document["routes"] = [{"from": "agents", "to": ["phone", "bots"]}]
+    owning.store.document_text, owning.store.version = json.dumps(document | {"version": 2}), 2
+    await owning.gateway.directory._refresh_document()
+    conversation, _ = await opened(owning)
+    ann = await owning.token("phone-secret", user={"id": "ann"})
+    bridge = Bridge(owning)
+    bridge.agent.follow(conversation)
+
+    async def edit(text: str) -> None:
+        async with owning.socket(ann, {"conversationId": conversation, "watermark": 1}) as person:
+            await person.until("welcome")
+            await person.send({"type": "edit", "clientId": text, "messageId": said["id"], "data": {"text": text}})
+            assert "error" not in [frame["type"] for frame in await person.settled()]
+
+    async with bridge:
+        said = (await owning.say(conversation, ann, "one")).json()
+        await bridge.until((1, "one"))
+        await edit("two")
+        await bridge.until((1, "one"), (None, "1: two"))
+        stored = bridge.agent._link._socket
+        assert stored is not None
+        stored.transport.abort()
+        await edit("three")
+        await until(lambda: (None, "1: three") in bridge.heard)
+    async with owning.agent(watermarks={conversation: 1}, capabilities=["edited"]) as away, owning.agent() as plain:
+        await plain.say(conversation, {"type": "sync", "watermark": 1})
+        assert (await away.until("edited"))["data"] == {"messageId": said["id"], "seq": 1, "data": {"text": "three"}}
+        assert await plain.settled() == []
 
 
 async def test_an_agent_of_the_sdk_that_follows_what_is_not_its_channels_hears_nothing_and_is_told(
