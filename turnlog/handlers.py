@@ -38,7 +38,12 @@ class Handlers:
     @property
     def bound(self) -> bool:
         """Whether the agent has anything to do."""
-        return self.follows or self._turns is not None or self._invocations is not None
+        return self.follows or self.answers
+
+    @property
+    def answers(self) -> bool:
+        """Whether it answers what is given to it."""
+        return self._turns is not None or self._invocations is not None
 
     @property
     def follows(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
 from turnlog.connection import Connection
@@ -19,7 +19,7 @@ from turnlog.reply import Reply
 from turnlog.resume import resume_in
 from turnlog.run import Run, RunState
 from turnlog.tracing import Answering, untraced
-from turnlog.turn import turn_in
+from turnlog.turn import Turn, turn_in
 from turnlog.wire import PROTOCOL, Frame
 
 log = logging.getLogger("turnlog")
@@ -61,6 +61,7 @@ class Process:
         self._parts: dict[str, tuple[str | None, int | None, list[Frame]]] = {}
         """Per conversation: the run that a turn to come goes on with, its epoch, the first frames of its `resume`."""
         self._notices: set[asyncio.Task[None]] = set()
+        """What is done beside the runs."""
         self._outbox = Outbox(link, ack_timeout=settings.ack_timeout)
         self._past = Past(link, timeout=settings.ack_timeout)
         self.followed = Followed(link, handlers.activity, ack_timeout=settings.ack_timeout)
@@ -110,7 +111,7 @@ class Process:
         self._parts.clear()
         await self._lanes.reconnected(told="adopt" in self._link.abilities)
         await self.followed.welcomed()
-        if self._stopping:
+        if self._stopping or not self._handlers.answers:
             await self._say_drain()
 
     async def _say_drain(self) -> None:
@@ -153,7 +154,13 @@ class Process:
             resume = resume_in(frame, self._parts_of(conversation, frame))
             self._lanes.adopted(conversation, _name(frame) or "", _epoch(frame), resume)
         elif (turn := turn_in(conversation, frame, self._parts_of(conversation, frame))) is not None:
+            self._given(turn)
+
+    def _given(self, turn: Turn) -> None:
+        if self._handlers.answers or not self._outbox.may_refuse:
             self._lanes.give(turn)
+        else:  # it only follows: others of its group are to have it
+            self._background(self._outbox.refuse(turn))
 
     def _part(self, conversation: str, frame: Frame) -> None:
         name, epoch, frames = _name(frame), _epoch(frame), frame.get("frames")
@@ -192,7 +199,10 @@ class Process:
     # ------------------------------------------------------------------------------------------- the handlers
 
     def _notice(self, conversation: str, frame: Frame) -> None:
-        task = asyncio.create_task(self._noticed(conversation, frame))
+        self._background(self._noticed(conversation, frame))
+
+    def _background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
         self._notices.add(task)
         task.add_done_callback(self._notices.discard)
 

@@ -363,6 +363,18 @@ async def test_an_agent_of_the_sdk_that_follows_what_is_not_its_channels_hears_n
         assert bridge.heard == []
 
 
+async def test_an_agent_of_the_sdk_that_only_follows_takes_no_turns(owning: Served) -> None:
+    async with Bridge(owning):
+        conversation, token = await owning.conversation()
+        await owning.say(conversation, token, "anybody there?")
+        async with owning.agent(None) as other:
+            assert (await other.until("text"))["data"] == {"text": "anybody there?"}
+            for number in range(8):
+                another, token = await owning.conversation(f"user-{number}")
+                await owning.say(another, token, f"hello {number}")
+                assert (await other.until("text"))["data"] == {"text": f"hello {number}"}
+
+
 def test_to_follow_an_agent_needs_a_handler_of_activity() -> None:
     agent = Agent("http://unused", token="t")
     with pytest.raises(RuntimeError, match="on_activity"):
