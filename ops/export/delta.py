@@ -2,22 +2,31 @@
 
 Each commit adds an increment's rows and says, for each partition, `txn {appId: turnlog/<journal>/<partition>, version:
 <next offset>}`: one entry of the log has both. It is made on the very version that the positions were read from, and
-tried once, so that two exports of one target cannot both add the same rows.
+tried once, so that two exports of one target cannot both add the same rows. The log, which nobody rewrites, has
+statistics of no column that holds what somebody said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
+import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from ops.export.target import Contents, Increment, Overtaken
+from ops.export.words import WORDS, without_words
+from ops.history.place import place_at
 from turnlog.data.tables import BY_NAME, Table, arrow
 
-PROPERTY: Final = "turnlog.contents"
+STATISTICS: Final = "delta.dataSkippingStatsColumns"
+ORPHAN_AFTER_HOURS: Final = 24
+"""What a writer that was killed left is removed after a day: nobody writes one file for so long."""
 
 
 class DeltaTarget:
@@ -55,6 +64,7 @@ class DeltaTarget:
                 mode="ignore",
                 name=table.name,
                 description=msgspec.json.encode(contents).decode(),
+                configuration={STATISTICS: ",".join(_counted(table))},
             )
 
     def positions(self, table: Table) -> Mapping[int, int]:
@@ -82,8 +92,64 @@ class DeltaTarget:
     def finish(self) -> None:
         """See `Target`. Each table was committed by itself."""
 
+    def found(self, table: str) -> Iterator[pa.Table]:
+        """See `Scrubbable`."""
+        yield from map(
+            pa.Table.from_batches, ([batch] for batch in self._opened(table).to_pyarrow_dataset().to_batches())
+        )
+
+    def scrub(self, table: str, conversations: Collection[str]) -> None:
+        """See `Scrubbable`. Their rows are replaced in one commit."""
+        opened = self._opened(table)
+        theirs = ds.field("conversation_id").isin(sorted(conversations))
+        kept, count = without_words(table, opened.to_pyarrow_dataset().to_table(filter=theirs), conversations)
+        if not count:
+            return
+        # Its predicates take no parameters: ids are whatever a channel made of them, so quotes in them are doubled.
+        ids = ", ".join("'" + each.replace("'", "''") + "'" for each in sorted(conversations))
+        try:
+            write_deltalake(
+                opened,
+                kept,
+                mode="overwrite",
+                predicate=f"conversation_id IN ({ids})",
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except CommitFailedError as error:
+            raise Overtaken from error
+
+    def forget(self) -> int:
+        """See `Scrubbable`."""
+        removed = 0
+        for name in WORDS:
+            with suppress(TableNotFoundError):
+                removed += self._vacuum(name)
+        return removed
+
+    def _vacuum(self, name: str) -> int:
+        """First what the log says was replaced; then, of what it says nothing of, only what is old: somebody may be
+        about to commit the rest."""
+        removed = 0
+        for hours, full in ((0, False), (ORPHAN_AFTER_HOURS, True)):
+            vacuum = partial(self._opened(name).vacuum, hours, enforce_retention_duration=False, full=full)
+            # It names what it removed earlier again and again; each one that is not dry is two versions more.
+            there = place_at(self._root).sizes([f"{name}/{path}" for path in vacuum(dry_run=True)])
+            if there:
+                vacuum(dry_run=False)
+                removed += len(there)
+        return removed
+
+    def _opened(self, name: str) -> DeltaTable:
+        return DeltaTable(self._uri(name))
+
     def _uri(self, name: str) -> Any:
         return f"{self._root}/{name}"
 
     def _app(self, partition: int) -> str:
         return f"turnlog/{self._journal}/{partition}"
+
+
+def _counted(table: Table) -> list[str]:
+    """The columns of which the log has the least and the highest value."""
+    words = WORDS.get(table.name, ())
+    return [column.name for column in table.columns if column.name not in words and not pa.types.is_nested(column.type)]

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
+from ops.export.forms import FORMS, Form
 from ops.export.target import Contents, ExportRefused, Increment, Overtaken
+from ops.export.words import without_words
 from ops.history.place import Place, create_once
 from ops.history.port import HistoryUnavailable
 from turnlog.data.tables import Row, Table, arrow
@@ -117,6 +117,34 @@ class FilesTarget:
         if after != self._positions:
             self._commit(rows, after)
 
+    def found(self, table: str) -> Iterator[pa.Table]:
+        """See `Scrubbable`."""
+        for _, rows in self._files(table):
+            yield rows
+
+    def scrub(self, table: str, conversations: Collection[str]) -> None:
+        """See `Scrubbable`. Each file is put in place of itself as a whole; what is staged may be committed yet."""
+        for name, rows in self._files(table):
+            kept, count = without_words(table, rows, conversations)
+            if not count:
+                continue
+            with TemporaryDirectory(prefix="turnlog-") as folder:
+                local = Path(folder, name.rsplit("/", 1)[-1])
+                FORMS[self._suffix].put(kept, local)
+                self._place.put(name, local)
+            self._reached(f"scrubbed {name}")
+
+    def forget(self) -> int:
+        """See `Scrubbable`. There are no earlier versions."""
+        return 0
+
+    def _files(self, table: str) -> Iterator[tuple[str, pa.Table]]:
+        staged = [name for name in self._place.names(STAGED) if name.endswith(f"/{table}.{self._suffix}")]
+        for name in [*self._place.names(table), *staged]:
+            with self._place.fetched(name) as local:
+                rows = FORMS[self._suffix].read(table, local)
+            yield name, rows
+
     def _commit(self, rows: Mapping[str, tuple[Table, Sequence[Row]]], positions: dict[int, int]) -> None:
         number = self._last + 1
         files = self._stage(number, rows)
@@ -197,6 +225,12 @@ class PlaceStates:
         for name in [name for name in before if _offset(name) <= committed][:-1]:
             self._place.remove(name)
 
+    def remove(self, partition: int, upto: int) -> None:
+        """Remove those of any fold that hold nothing of the record at offset `upto`, nor of what comes behind it."""
+        for name in self._place.names(f"{HIDDEN}/state"):
+            if f"/p{partition:05}/" in name and _offset(name) <= upto:
+                self._place.remove(name)
+
     def get(self, partition: int, most: int) -> tuple[int, bytes] | None:
         """See `States`."""
         for name in reversed(self._place.names(f"{self._root}/p{partition:05}")):
@@ -205,40 +239,11 @@ class PlaceStates:
         return None
 
 
-def write_parquet(table: Table, rows: Sequence[Row], path: Path) -> None:
-    """A Parquet file: Zstandard, with the columns' meanings in its metadata."""
-    pyarrow.parquet.write_table(arrow(table, rows), path, compression="zstd")
+def _writing(form: Form) -> Write:
+    def write(table: Table, rows: Sequence[Row], path: Path) -> None:
+        form.put(arrow(table, rows), path)
+
+    return write
 
 
-def write_csv(table: Table, rows: Sequence[Row], path: Path) -> None:
-    """A CSV file with a header; lists are JSON, times ISO 8601 in UTC, no value is an empty cell, no text is `\"\"`."""
-    flat = arrow(table, rows)
-    for number, column in enumerate(table.columns):
-        values = flat.column(number)
-        if pa.types.is_nested(column.type):
-            flat = flat.set_column(number, column.name, pa.array(_texts(values), pa.string()))
-        elif pa.types.is_timestamp(column.type):
-            flat = flat.set_column(number, column.name, pa.array(_isos(values), pa.string()))
-    pyarrow.csv.write_csv(flat, path)
-
-
-def write_jsonl(table: Table, rows: Sequence[Row], path: Path) -> None:
-    """A JSON document a line, all columns in each; times are ISO 8601 in UTC."""
-    with path.open("w", encoding="utf-8") as file:
-        for row in arrow(table, rows).to_pylist():
-            file.write(json.dumps(row, ensure_ascii=False, separators=(",", ":"), default=_iso) + "\n")
-
-
-def _texts(values: Any) -> list[str | None]:
-    return [None if value is None else json.dumps(value, ensure_ascii=False) for value in values.to_pylist()]
-
-
-def _isos(values: Any) -> list[str | None]:
-    return [None if value is None else _iso(value) for value in values.to_pylist()]
-
-
-def _iso(moment: Any) -> str:
-    return str(moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
-
-
-WRITERS: Final[Mapping[str, Write]] = {"parquet": write_parquet, "jsonl": write_jsonl, "csv": write_csv}
+WRITERS: Final[Mapping[str, Write]] = {suffix: _writing(form) for suffix, form in FORMS.items()}

@@ -9,21 +9,27 @@ compaction by others does not hide them, and a rollback takes them back with the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.expressions import In
 from pyiceberg.table import TableProperties
 
 from ops.export.target import Contents, ExportRefused, Increment, Overtaken
+from ops.export.words import WORDS, without_words
 from turnlog.data.tables import BY_NAME, Table, arrow
 
 NAMESPACE: Final = "turnlog"
 CONTENTS: Final = "turnlog.contents"
 POSITIONS: Final = "turnlog.positions"
+SCRUBBED: Final = "turnlog.scrubbed"
+"""Of a snapshot: it holds nothing of what was taken out by then, those before it do."""
 ONCE: Final[dict[str, Any]] = {TableProperties.COMMIT_NUM_RETRIES: "0"}
 
 
@@ -110,6 +116,39 @@ class IcebergTarget:
             raise Overtaken from error
         self._positions[table.name] = after
 
+    def found(self, table: str) -> Iterator[pa.Table]:
+        """See `Scrubbable`."""
+        with suppress(NoSuchTableError):
+            for batch in self._opened(table).scan().to_arrow_batch_reader():
+                yield pa.Table.from_batches([batch])
+
+    def scrub(self, table: str, conversations: Collection[str]) -> None:
+        """See `Scrubbable`. Their rows are replaced in one commit, which says the positions again."""
+        of = BY_NAME[table]
+        said = json.dumps({str(partition): offset for partition, offset in sorted(self.positions(of).items())})
+        opened, theirs = self._tables[table], In("conversation_id", set(conversations))  # type: ignore[call-arg, arg-type]  # its own conveniences
+        kept, count = without_words(table, opened.scan(row_filter=theirs).to_arrow(), conversations)
+        if not count:
+            return
+        properties = {POSITIONS: said, SCRUBBED: "true"}
+        try:
+            opened.overwrite(
+                kept.select(of.names).cast(of.schema), overwrite_filter=theirs, snapshot_properties=properties
+            )
+        except CommitFailedException as error:
+            raise Overtaken from error
+
+    def forget(self) -> int:
+        """See `Scrubbable`. Files go before what names them, so that whoever does it again finds the rest."""
+        removed = 0
+        for name in WORDS:
+            with suppress(NoSuchTableError):
+                removed += _without_past(self._opened(name))
+        return removed
+
+    def _opened(self, name: str) -> Any:
+        return self._catalog.load_table((self._namespace, name))
+
     def data_files(self, name: str) -> list[str]:
         """Addresses of the Parquet files that a table's rows lie in now."""
         opened = self._catalog.load_table((self._namespace, name))
@@ -129,3 +168,49 @@ def in_folder(root: Path) -> IcebergTarget:
 def in_catalog(name: str, namespace: str) -> IcebergTarget:
     """A target in a catalog of the user's, as pyiceberg's configuration names it."""
     return IcebergTarget(load_catalog(name), namespace, f"catalog {name}, namespace {namespace}")
+
+
+def _without_past(opened: Any) -> int:
+    """Remove the snapshots before the last scrubbed one, and what only they have; how many files that was."""
+    past: list[Any] = []
+    snapshot = opened.current_snapshot()
+    kept: list[Any] = []
+    while snapshot is not None and not _is_scrubbed(snapshot):
+        kept.append(snapshot)
+        snapshot = _parent(opened, snapshot)
+    if snapshot is None:
+        return 0
+    kept.append(snapshot)
+    stays = {each.snapshot_id for each in kept}
+    past = [each for each in opened.metadata.snapshots if each.snapshot_id not in stays]
+    if not past:
+        return 0
+    needed = {path for each in kept for path in _paths(opened, each)}
+    gone = dict.fromkeys(path for each in past for path in _paths(opened, each) if path not in needed)
+    for path in gone:
+        with suppress(FileNotFoundError):
+            opened.io.delete(path)
+    expiring = opened.maintenance.expire_snapshots()
+    expiring.by_ids([each.snapshot_id for each in past]).commit()
+    return len(gone)
+
+
+def _is_scrubbed(snapshot: Any) -> bool:
+    return snapshot.summary is not None and SCRUBBED in snapshot.summary.additional_properties
+
+
+def _parent(opened: Any, snapshot: Any) -> Any:
+    return None if snapshot.parent_snapshot_id is None else opened.snapshot_by_id(snapshot.parent_snapshot_id)
+
+
+def _paths(opened: Any, snapshot: Any) -> list[str]:
+    """Files of a snapshot: data, then manifests, then their list. What is gone already is left out."""
+    data: list[str] = []
+    manifests: list[str] = []
+    with suppress(FileNotFoundError):
+        for manifest in snapshot.manifests(opened.io):
+            manifests.append(manifest.manifest_path)
+            with suppress(FileNotFoundError):
+                entries = manifest.fetch_manifest_entry(opened.io, discard_deleted=True)
+                data += [entry.data_file.file_path for entry in entries]
+    return [*data, *manifests, snapshot.manifest_list]

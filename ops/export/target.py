@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
+import pyarrow as pa
 
 from turnlog.data.tables import Row, Table
 
@@ -62,12 +63,38 @@ class Target(Protocol):
         """An increment was given for all tables: a target that commits them together does it now."""
 
 
+class Scrubbable(Protocol):
+    """A target from which what was said in conversations can be taken. All calls block, and can be done again after a
+    crash in the middle of any."""
+
+    @property
+    def address(self) -> str:
+        """See `Target`."""
+
+    def contents(self) -> Contents | None:
+        """See `Target`."""
+
+    def found(self, table: str) -> Iterator[pa.Table]:
+        """All rows of the table of this name, in parts."""
+
+    def scrub(self, table: str, conversations: Collection[str]) -> None:
+        """Take what was said in these out of their rows of this table, whose number stays. Raises `Overtaken` when
+        others change it at the same time."""
+
+    def forget(self) -> int:
+        """Remove what earlier versions of scrubbed tables have and the present ones have not; returns how many files
+        that was."""
+
+
 class States(Protocol):
     """Where folds are kept between two runs, so that the second need not read what the first one read. Only a shortcut:
     a state is what the journal up to its offset gives, and can be made again."""
 
     def put(self, partition: int, offset: int, content: bytes, committed: int) -> None:
         """Keep the state after all records below `offset`; the tables have all below `committed`, which they keep."""
+
+    def remove(self, partition: int, upto: int) -> None:
+        """Keep no state that holds nothing of the record at offset `upto`, nor of what comes behind it."""
 
     def get(self, partition: int, most: int) -> tuple[int, bytes] | None:
         """The latest state at or below offset `most`, and its offset."""
@@ -77,6 +104,9 @@ class NoStates:
     """Keeps nothing."""
 
     def put(self, *_: object) -> None:
+        """See `States`."""
+
+    def remove(self, *_: object) -> None:
         """See `States`."""
 
     def get(self, *_: object) -> None:

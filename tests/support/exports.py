@@ -15,7 +15,8 @@ from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
 
 from ops.export.delta import DeltaTarget
-from ops.export.files import WRITERS, FilesTarget, PlaceStates, Reached, _iso
+from ops.export.files import WRITERS, FilesTarget, PlaceStates, Reached
+from ops.export.forms import iso
 from ops.export.iceberg import in_folder
 from ops.export.run import Export, Outcome, fold_version
 from ops.export.selection import Selection
@@ -212,7 +213,7 @@ def found_in(format_: str, rows: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 def _plain(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [dict(json.loads(json.dumps(row, default=_iso))) for row in rows]
+    return [dict(json.loads(json.dumps(row, default=iso))) for row in rows]
 
 
 def whole(history: MemoryHistory, format_: str, root: Path, selection: Selection | None = None) -> None:
