@@ -11,7 +11,9 @@ from aiokafka import AIOKafkaProducer
 from ops.conversations import opened
 from ops.journal import entries_of, partition_count
 from streams.core.commands import NoteAction
-from streams.core.events import Event
+from streams.core.events import Event, Refused
+from streams.core.moves import decide_note
+from streams.core.state import Partition
 from streams.runtime.partitioning import partition_of
 from streams.runtime.registry import open_codec
 from streams.settings import Settings
@@ -19,6 +21,10 @@ from streams.topics import Topics
 
 OUTCOME_WITHIN_S: Final = 15.0
 """How long a worker may take to decide it."""
+
+
+class CannotNote(ValueError):
+    """What no worker would put into the journal; the message names the field and the rule."""
 
 
 async def decided(settings: Settings, command: Any) -> Event:
@@ -48,10 +54,15 @@ async def decided(settings: Settings, command: Any) -> Event:
 
 
 async def noted(settings: Settings, *, action: str, subject: str, by: str, reason: str, partition: int) -> None:
-    """Write into the journal of this partition, by its own intake, what an operator is about to do. Raises what Kafka
-    raises: what nobody would know of is not to happen."""
+    """Write into the journal of this partition, by its own intake, what an operator is about to do.
+
+    Raises `CannotNote`, and what Kafka raises: what nobody would know of is not to happen.
+    """
     topics = Topics(settings.namespace)
     note = NoteAction(at=0, timestamp=0, action=action, subject=subject, by=by, reason=reason, id=str(uuid4()))
+    (outcome,) = decide_note(Partition(partition), note)
+    if isinstance(outcome, Refused):  # as the worker would, when it is done already
+        raise CannotNote(f"it cannot be noted in the journal, and is not done: {outcome.detail}")
     value = open_codec(settings.schema_registry, topics).encode_command(note)
     await _write(settings, topics.membership, value, partition)
 

@@ -203,6 +203,7 @@ def translated_failures(*, quiet: bool = True) -> Iterator[None]:
     from ops.audit.source import CouldNotVerify
     from ops.bench.sequencer import BenchFailed
     from ops.children import ChildFailed
+    from ops.decided import CannotNote
     from ops.embedded import StackUnavailable
     from ops.history import HistoryUnavailable
     from streams.fence.channels import InvalidDocument, VersionConflict
@@ -218,7 +219,7 @@ def translated_failures(*, quiet: bool = True) -> Iterator[None]:
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     try:
         yield
-    except (InvalidDocument, MasterKeyError, VersionConflict) as error:
+    except (CannotNote, InvalidDocument, MasterKeyError, VersionConflict) as error:
         raise CommandFailed(str(error), USAGE) from error
     except (KafkaError, KafkaUnavailable, CopiesUnavailable) as error:
         raise CommandFailed(f"Kafka: {error}\n{WAY_OUT}") from error
