@@ -32,7 +32,7 @@ ELSEWHERE: dict[str, Set[str]] = {
     "person-to-server": set(),
     "agent-to-server": {"refuse"},
     "server-to-person": set(),
-    "server-to-agent": set(),
+    "server-to-agent": {"superseded", "edited"},
 }
 
 Record = list[tuple[str, dict[str, Any]]]
