@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,11 +32,15 @@ from streams.fence.signing import MasterKeyError
 from streams.projector.rows import Rows
 from streams.projector.store import Position, PostgresProjection
 from streams.sealing.copies import KeyTopic
+from streams.sealing.keyring import Keyring
 from streams.sealing.records import Missing
 from streams.sealing.store import CopiesUnavailable, DataKeyStore, Shredder, WrappedKey, Wrapping
 from streams.sealing.token import DataKey
 from streams.settings import Settings
 from tests.support.deployment import deployment
+from tests.support.exports import MemoryHistory, export, read_back
+from tests.support.postgres import backups
+from tests.support.scrubbing import holding
 
 MASTER = Wrapping(SecretStr("a master key of the test's own"))
 
@@ -45,6 +50,11 @@ class Place:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.open()
+
+    def open(self) -> None:
+        """Connect when it is first needed."""
+        settings = self.settings
         self.topic = KeyTopic(settings)
         self.store = DataKeyStore(settings.postgres, MASTER)
         self.shredder = Shredder(settings.postgres)
@@ -296,6 +306,53 @@ async def test_why_somebody_did_something_is_erased_too_and_an_operators_proof_i
     handed = [("handed_over", "[erased]"), ("handed_back", "[erased]"), ("handed_over", "")]
     assert sorted(updates) == sorted([*handed, ("erased", "asked")])
     assert set(place.sql("SELECT run_id, detail FROM runs")) == {("c1/1/g", None), ("c1/1/h", "its pod is deleted")}
+
+
+def opener(place: Place) -> Keyring:
+    """What a gateway opens by."""
+    return Keyring(place.store, place.topic)
+
+
+async def test_a_database_that_is_restored_from_before_an_erasure_reads_it_again(place: Place, tmp_path: Path) -> None:
+    key = await current(place, "c1")
+    given = (Assignment("g", "m", "c1/1/g"),)
+    said = turn("c1", 1, key.seal("a zebra"), sender="anna", channel="web")
+    kept = Frame(id="k", type="checkpoint", data=key.seal('{"zebra": 1}'), key_id=key.id)
+    events: list[Event] = [
+        ConversationOpened("web", conversation_id="c1", metadata=key.seal('{"zebra": 1}')),
+        msgspec.structs.replace(said, assigned=given, turn=msgspec.structs.replace(said.turn, key_id=key.id)),
+        FrameCommitted(kept, "bot", "web", "g", "m", "c1/1/g", 1, conversation_id="c1"),
+        ConversationHandedOver("desk", "eve", key.seal("a zebra"), "u", conversation_id="c1", seq=2),
+    ]
+    erasure = ConversationErased("op", "request 7", "e", conversation_id="c1", seq=3)
+    await place.project(*events)
+    entries = [Entry(n, n, 1, 1, event) for n, event in enumerate([*events, erasure], start=1)]
+    with backups(place.settings.postgres) as kept_database:
+        await place.close()
+        await asyncio.to_thread(kept_database.make)
+        place.open()
+        await place.project(erasure)
+        assert await place.shredder.shred(place.topic) == 1
+        assert "zebra" not in str(await opener(place).open(entries))
+        await place.close()
+        await asyncio.to_thread(kept_database.restore)
+        place.open()
+    assert str(await opener(place).open(entries)).count("zebra") == 4, "this is what must not stay"
+    assert len(place.sql("SELECT data FROM run_checkpoints")) == 1
+    # A projector goes on where the restored database is, and comes upon the erasure again.
+    await place.project(erasure)
+    assert str(await opener(place).open(entries)).count("[erased]") == 3  # nothing stands for what it was opened with
+    assert "zebra" not in str(await opener(place).open(entries))
+    assert place.sql("SELECT data FROM run_checkpoints") == []
+    assert place.sql("SELECT wrapped FROM data_keys") == [(None,)]
+    assert await place.shredder.shred(place.topic) == 1, "its tombstone is written once more: it may not have been"
+    assert await place.copies() == []
+    await place.store.restore(place.topic)
+    assert await place.store.find([key.id]) == {key.id: Missing.ERASED}
+    # An export made before or after holds tokens alone, which nobody opens any more.
+    await export(MemoryHistory([entries]), "jsonl", tmp_path)
+    assert [row["key_id"] for row in read_back("jsonl", tmp_path, "turns")] == [key.id]
+    assert holding(tmp_path) == set()
 
 
 async def test_a_person_is_found_by_the_channel_that_he_or_she_comes_from(place: Place) -> None:

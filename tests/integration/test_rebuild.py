@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ops.audit.verify import Scope, verify_cluster
-from ops.chaos.backups import Backups
 from ops.history import open_history
 from ops.rebuild.beside import TABLES, Beside, CannotRebuild, Group
 from ops.rebuild.fill import fill_read_model
@@ -27,6 +23,7 @@ from tests.support.command import turnlog_async
 from tests.support.deployment import Deployment, Talk, deployment
 from tests.support.histories import Interrupting, one_partition
 from tests.support.journals import CONVERSATION, ready
+from tests.support.postgres import backups
 
 PARTITIONS = 2
 # What no journal says: when a row was written, and by which snapshot; and what was consumed without consequence.
@@ -73,15 +70,6 @@ async def project(place: Deployment, batch: int) -> None:
         await store.close()
 
 
-@contextmanager
-def backups(settings: Settings) -> Iterator[Backups]:
-    """Of the test's database; removed after."""
-    yield Backups(settings.postgres)
-    name = f"{conninfo_to_dict(settings.postgres)['dbname']}_backup"
-    with psycopg.connect(make_conninfo(settings.postgres, dbname="postgres"), autocommit=True) as connection:
-        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(sql.Identifier(name)))
-
-
 async def rebuilt(place: Deployment, *, interrupted_after: int | None = None) -> bool:
     """Rebuild everything; whether it went on with an interrupted one."""
     beside = await Beside.connect(place.settings.postgres)
@@ -106,7 +94,7 @@ async def test_a_rebuild_gives_the_same_tables_after_an_older_backup_was_restore
             await place.all_taken(said)
             assert await running.stop() == 0
         await project(place, 7)
-        with backups(settings) as kept:
+        with backups(settings.postgres) as kept:
             await asyncio.to_thread(kept.make)
             async with place.worker() as (running, _):
                 await place.open("later")

@@ -9,7 +9,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from ops.chaos.backups import Backups
 
 
 @contextmanager
@@ -21,6 +23,14 @@ def database(server: str) -> Iterator[str]:
         yield in_database(server, name)
     finally:
         _run(server, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@contextmanager
+def backups(dsn: str) -> Iterator[Backups]:
+    """Of the database that `dsn` names; removed after."""
+    yield Backups(dsn)
+    name = f"{conninfo_to_dict(dsn)['dbname']}_backup"
+    _run(in_database(dsn, "postgres"), sql.SQL("DROP DATABASE IF EXISTS {}").format(sql.Identifier(name)))
 
 
 def in_database(dsn: str, name: str) -> str:
