@@ -21,6 +21,7 @@ from ops.cli.common import (
     PartitionOption,
     PostgresOption,
     emit,
+    printable,
     progress,
     told_time,
     translated_failures,
@@ -171,7 +172,7 @@ def _told_all(verdict: Verdict, compared: Compared | None, output: Output) -> bo
         unsealed = sum(each.unsealed for each in evidence)
         open_ = f", {unsealed:,} offsets are not sealed" if unsealed else ""
         lines.append(f"digests, compared {told_time(compared.at)} UTC: {said}; {records:,} records{open_}")
-    typer.echo("\n".join(lines))
+    typer.echo(printable("\n".join(lines)))
     return ok
 
 
@@ -219,7 +220,7 @@ def explain(
     if document is None or (number and not document["turns"]):
         raise CommandFailed(f"the journal has no turn {turn}" if number else f"the journal has no conversation {turn}")
     if output is Output.TABLE:
-        typer.echo("\n".join(explained_lines(document)))
+        typer.echo(printable("\n".join(explained_lines(document))))
     else:
         emit(document)
     unexplained = any(each["words"].startswith("NOT") for shown in document["turns"] for each in shown["given"])

@@ -81,6 +81,8 @@ MOMENTS: Final = frozenset(
 """Fields that are ms since the epoch: people are shown them as date and time, scripts as they are."""
 ANY_WIDTH: Final = 10_000
 """Columns: more than a table needs, so that it is measured and not cut."""
+CONTROLS: Final = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
+"""Control characters (C0 and C1): with an escape sequence a text could rewrite a terminal's lines, or its clipboard."""
 WAY_OUT: Final = "start a stack with `turnlog up`, or point TURNLOG_KAFKA and TURNLOG_POSTGRES to one"
 
 
@@ -95,9 +97,14 @@ def settings_from(kafka: str | None, postgres: str | None, namespace: str | None
         raise CommandFailed(f"{error}\n{WAY_OUT}" if servers else str(error)) from error
 
 
+def printable(text: str) -> str:
+    """The text as a terminal shows it and does nothing else: ids, and what was said, are whatever somebody chose."""
+    return text.translate(CONTROLS)
+
+
 def progress(message: str) -> None:
     """One line for a person on stderr."""
-    sys.stderr.write(f"{message}\n")
+    sys.stderr.write(f"{printable(message)}\n")
     sys.stderr.flush()
 
 
@@ -185,8 +192,8 @@ def _cell(value: Any, name: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False) if value else "-"
-    return str(value)
+        return printable(json.dumps(value, ensure_ascii=False)) if value else "-"
+    return printable(str(value))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ops.cli.common import told_time
+from ops.cli.common import printable, told_time
 from streams.core.events import (
     ConversationClosed,
     ConversationErased,
@@ -143,7 +143,7 @@ def _short(text: str) -> str:
 def line(entry: Entry) -> str:
     """An entry as one line: wall clock, lsn, seq, what happened."""
     seq = entry.event.seq or ""
-    return f"{told_time(entry.timestamp)}  lsn {entry.lsn:<6} seq {seq!s:<4} {sentence(entry.event)}"
+    return printable(f"{told_time(entry.timestamp)}  lsn {entry.lsn:<6} seq {seq!s:<4} {sentence(entry.event)}")
 
 
 def document(entry: Entry) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from streams.core.events import (
     RunMoved,
     TurnCommitted,
     TurnEdited,
+    Unknown,
 )
 from streams.core.invocations import RELEASED
 from streams.core.runs import ASK_CLOSED, STREAM_CLOSED, SYSTEM
@@ -89,3 +90,9 @@ def test_what_the_writer_closes_without_a_word_of_anybody_is_told_as_it_is(data:
 def test_where_nobody_said_anything_nothing_is_masked(event: object) -> None:
     entry = Entry(1, 0, 0, 1, event)  # type: ignore[arg-type]
     assert masked_entry(entry) == entry
+
+
+def test_of_an_event_of_a_later_release_all_may_be_words() -> None:
+    entry = Entry(1, 0, 0, 1, Unknown("SomethingNew", b"a zebra", conversation_id="c", seq=9))
+    shown = masked_entry(entry).event
+    assert shown == Unknown("SomethingNew", b"", conversation_id="c", seq=9)
