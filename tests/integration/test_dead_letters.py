@@ -9,9 +9,12 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
+import psycopg
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from pydantic import SecretStr
 
 from ops.cli.command_line import run
 from ops.dlq.letters import REPLAYED_FROM, Wanted, listed
@@ -20,6 +23,8 @@ from streams.core.commands import CommitTurn
 from streams.core.events import Turn
 from streams.runtime.commit import DeadLetters
 from streams.runtime.records import DeadLetter
+from streams.sealing.copies import KeyTopic
+from streams.sealing.store import DataKeyStore, Wrapping
 from streams.settings import Settings
 from tests.support.command import Ended, turnlog_async
 from tests.support.deployment import Deployment, deployment
@@ -27,6 +32,7 @@ from tests.support.waiting import until
 
 MEMBER = "gw-1.1"
 EVERYTHING = Wanted()
+MASTER_KEY = "a master key of the test's own, long enough"
 REPLAY = Decision(REPLAYED, "eve", "mended")
 
 
@@ -57,8 +63,9 @@ class Outbox:
         return 0
 
 
-async def post_letters(place: Deployment, count: int) -> list[str]:
-    """So many letters that can be replayed, as if they had been refused; their origins."""
+async def post_letters(place: Deployment, count: int, value: bytes | None = None) -> list[str]:
+    """So many letters that can be replayed, as if they had been refused, each with a turn or with `value`; their
+    origins."""
     letters = [
         DeadLetter(
             error="wrong_partition",
@@ -68,7 +75,7 @@ async def post_letters(place: Deployment, count: int) -> list[str]:
             partition=n % 2,
             offset=n,
             key=b"c1",
-            value=turn_of(place, "c1", f"t{n}"),
+            value=value or turn_of(place, "c1", f"t{n}"),
             at=n,
         )
         for n in range(count)
@@ -138,6 +145,33 @@ async def test_a_letter_is_replayed_where_it_belongs_once_and_what_would_be_refu
         late = await settle(place.settings, Wanted(origins={garbage["origin"]}), REPLAY)
         assert (late.done, late.already[0]["action"]) == ([], "dropped")
     await place.require_sound()
+
+
+async def test_a_sealed_letter_is_opened_by_its_key_for_who_may_see_it(place: Deployment) -> None:
+    topic, store = KeyTopic(place.settings), DataKeyStore(place.settings.postgres, Wrapping(SecretStr(MASTER_KEY)))
+    try:
+        key = await store.current("c1", topic)
+    finally:
+        await store.close()
+        await topic.close()
+    assert key is not None
+    turn = Turn(id="t", sender="ann", channel="web", type="text", text=key.seal("a zebra"), key_id=key.id)
+    command = CommitTurn(at=0, timestamp=0, conversation_id="c1", turn=turn)
+    [origin] = await post_letters(place, 1, place.codec.encode_command(command))
+
+    async def shown(*options: str, **more: str) -> Any:
+        environment = {**place.environment, **more}
+        ended = await turnlog_async("dlq", "show", origin, *options, "-o", "json", environment=environment)
+        assert ended.code == 0, ended.err
+        return ended.document["fields"]["turn"]["text"]
+
+    assert await shown() == f"({len(key.seal('a zebra'))} characters)"
+    assert await shown("--show-text", TURNLOG_MASTER_KEY=MASTER_KEY) == "a zebra"
+    assert await shown("--show-text") == "[sealed]", "without the master key"
+    with psycopg.connect(place.settings.postgres, autocommit=True) as connection:
+        # As a projector does that erases it.
+        connection.execute("UPDATE data_keys SET wrapped = NULL, current = false, erased_at = now()")
+    assert await shown("--show-text", TURNLOG_MASTER_KEY=MASTER_KEY) == "[erased]"
 
 
 async def test_letters_are_chosen_by_reason_topic_and_time(place: Deployment) -> None:
