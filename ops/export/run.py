@@ -27,8 +27,6 @@ COMMIT_RECORDS: Final = 100_000
 """Journal records an increment: some 50 MB of rows in memory, and files that are not too many."""
 STATE_RECORDS: Final = 2_000_000
 """A run that is cut off after so many has to fold at most as many again."""
-CLOCKS_MS: Final = 10_000
-"""How far the clocks of workers and broker may be apart before an event before `--to` is looked for in vain."""
 SAY_EVERY_S: Final = 2.0
 
 Say = Callable[[str], None]
@@ -154,14 +152,11 @@ class Export:
         await self._keep(fold, end)
 
     async def _end(self, partition: int) -> int:
+        """Up to where it is read. A time is no offset: what was asked for before it is decided after it, and lies
+        behind, where no worker was there meanwhile."""
         end = (await self._history.bounds(partition)).end
         until = self._selection.until
-        if until is not None and until.offset is not None:
-            end = min(end, until.offset)
-        elif until is not None and until.time is not None:
-            found = await self._history.offset_at(partition, until.time + CLOCKS_MS)
-            end = end if found is None else min(end, found)
-        return end
+        return end if until is None or until.offset is None else min(end, until.offset)
 
     async def _fold(self, partition: int, start: int) -> tuple[Fold, int]:
         """The fold of what lies before `start`, or of less, and how far it goes."""

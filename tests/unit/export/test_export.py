@@ -247,6 +247,21 @@ async def test_a_selection_leaves_out_rows_and_changes_none(chosen: Selection, t
     assert {name for name in BY_NAME if (tmp_path / name).exists()} == set(some)
 
 
+class DecidedLate(MemoryHistory):
+    """No worker was there for an hour: every record bears a time so long after its event's."""
+
+    async def offset_at(self, partition: int, timestamp_ms: int) -> int | None:
+        return await super().offset_at(partition, timestamp_ms - 60 * 60 * 1000)
+
+
+async def test_what_was_asked_for_before_a_time_and_decided_long_after_it_is_exported(tmp_path: Path) -> None:
+    chosen = selection(until="2023-11-14T22:31:00Z")
+    history = DecidedLate([[entry for _, entry in records] for records in seeded_history()._records])
+    assert any(history.rows(chosen).values())
+    await export(history, "parquet", tmp_path, chosen)
+    whole(history, "parquet", tmp_path, chosen)
+
+
 async def test_what_is_missing_is_the_first_line_and_a_stop(tmp_path: Path) -> None:
     history = seeded_history()
     history.gone = {1: [Range(0, 30)]}
