@@ -9,6 +9,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 
@@ -46,6 +47,17 @@ def flushed(up: Up) -> None:
         connection.execute("CHECKPOINT")
 
 
+async def handed_to_and_fro(up: Up, conversation: str) -> None:
+    """A system of the tenant's has a human take over, and says why in its own words."""
+    made = await turnlog_async("key", "add", "desk", "-o", "json", environment=up.environment)
+    headers = {"x-api-key": made.document["key"]}
+    async with httpx.AsyncClient(base_url=f"{up.gateways[0]}/api/v1/conversations/{conversation}") as tenant:
+        for what in ({"by": "desk", "to": "eve"}, {"by": "desk"}):
+            path = "/handover" if "to" in what else "/handback"
+            answer = await tenant.post(path, json={**what, "reason": SECRET}, headers=headers)
+            assert answer.status_code == 200, answer.text
+
+
 async def test_an_erased_conversation_is_nowhere_and_the_audit_still_holds(sealed: Up) -> None:
     up = sealed
     async with (
@@ -63,6 +75,7 @@ async def test_an_erased_conversation_is_nowhere_and_the_audit_still_holds(seale
         there = [each.text for each in await (await elsewhere.conversation(gone.id)).activities()]
         assert there == [SECRET, f"answer to {SECRET}"], "the other gateway opens what this one sealed"
 
+        await handed_to_and_fro(up, gone.id)
         flushed(up)
         assert {"kafka", "postgres"} <= {name.split("/")[0] for name in files_with(up.data, SENDER.encode())}
         assert files_with(up.data, SAID) == [], "it is sealed wherever it is stored"
@@ -71,6 +84,10 @@ async def test_an_erased_conversation_is_nowhere_and_the_audit_still_holds(seale
         with_key = {**up.environment, "TURNLOG_MASTER_KEY": MASTER_KEY}
         asked = await turnlog_async(*timeline, "--show-text", "--why", "case 7", environment=with_key)
         assert f"{SENDER} says: {SECRET}" in asked.out, asked.err
+        assert f"desk hands the conversation to eve: no agent is heard ({SECRET})" in asked.out
+        masked = await turnlog_async(*timeline, environment=up.environment)
+        assert "desk gives the conversation back to agents (" in masked.out
+        assert SECRET not in masked.out
         keyless = await turnlog_async(*timeline, "--show-text", environment=up.environment)
         assert f"{SENDER} says: [sealed]" in keyless.out, keyless.err
 
@@ -81,11 +98,13 @@ async def test_an_erased_conversation_is_nowhere_and_the_audit_still_holds(seale
         )
         assert erased.code == 0, erased.err
         [done] = erased.document
-        assert (done["seq"], done["keys"], done["destroyed"], done["gone_from_topic"]) == (3, 1, 1, 1)
+        assert (done["seq"], done["keys"], done["destroyed"], done["gone_from_topic"]) == (5, 1, 1, 1)
 
         for who in (client, elsewhere):
             shown = await (await who.conversation(gone.id)).activities()
             assert [each.text for each in shown[:2]] == ["[erased]", "[erased]"]
+        after = await turnlog_async(*timeline, "--show-text", environment=with_key)
+        assert "desk hands the conversation to eve: no agent is heard ([erased])" in after.out
         assert [each.text for each in await kept.activities()] == [SECRET, f"answer to {SECRET}"]
         with pytest.raises(TurnlogError, match="closed"):
             await gone.send("are you still there?")
