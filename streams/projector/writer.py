@@ -12,6 +12,7 @@ Each partition is in one of three states:
 ```
 
 Whoever delivers records here (faust) may lose, repeat or reorder them at a rebalance: only the stored position counts.
+It is compared every few seconds, for a database that was restored may be behind what was written.
 Two projectors that both believe to have a partition do no harm: a write moves the position from the lsn that it
 follows, so the slower one writes nothing and looks again.
 """
@@ -52,6 +53,9 @@ PLENTY = 500
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MOST_S = 5.0
 STALLED_RETRY_S = 10.0
+# A database that was restored, or a standby that took over, may lack what was written last, and does not say so: what
+# is written next would find out, but a partition may have nothing more to write for long.
+COMPARE_EVERY_S = 5.0
 
 # A server that does not answer now; it is waited for.
 UNAVAILABLE = (FenceUnavailable, KafkaError, OSError)
@@ -121,6 +125,7 @@ class ProjectionWriter:
     ) -> None:
         self._linger_s = linger_s
         self._wrote_at = -linger_s
+        self._compared_at = clock()
         self._store = store
         self._journal = journal
         self._decode = decode
@@ -185,6 +190,7 @@ class ProjectionWriter:
         """Write what comes, for ever. Raises nothing but what is a mistake in this program."""
         while True:
             await self._wait_for_work()
+            await self._compare()
             records, self._pending, self._pending_bytes = self._pending, [], 0
             self._room.set()
             for followed in self._due():
@@ -194,6 +200,24 @@ class ProjectionWriter:
                 if partition in self._partitions:
                     await self._attend(self._partitions[partition], list(group))
             self._wrote_at = self._clock()
+
+    async def _compare(self) -> None:
+        """Whether the read model is where this writer left it; what is not is looked at again."""
+        following = [each for each in self._partitions.values() if each.state is PartitionState.FOLLOWING]
+        if self._clock() < self._compared_at + COMPARE_EVERY_S:
+            return
+        self._compared_at = self._clock()
+        try:
+            stored = await self._store.positions([each.partition for each in following]) if following else {}
+        except UNAVAILABLE as error:
+            self._unavailable(error)
+            return
+        self._answered()
+        for each in following:
+            at = stored[each.partition]
+            if at != each.position and self._partitions.get(each.partition) is each:
+                log.info("projector_set_back", partition=each.partition, lsn=at.lsn, was_at=each.position.lsn)
+                each.become(PartitionState.UNKNOWN)
 
     # -------------------------------------------------------------------------------------------- one partition
     async def _attend(self, followed: Followed, records: Sequence[JournalRecord]) -> None:
@@ -315,18 +339,17 @@ class ProjectionWriter:
                 await self._sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
             else:
-                if self._waits_for:
-                    self._waits_for = ""
-                    self._show_health()
+                self._answered()
                 return answer
 
     async def _wait_for_work(self) -> None:
         idle = [each.retry_at for each in self._partitions.values() if each.state is not PartitionState.FOLLOWING]
         if not self._pending:
             self._arrived.clear()
-            wait_s = max(0.0, min(idle) - self._clock()) if idle else None
+            until = min([self._compared_at + COMPARE_EVERY_S, *idle])
             try:
-                await asyncio.wait_for(self._arrived.wait(), wait_s)
+                async with asyncio.timeout(max(0.0, until - self._clock())):
+                    await self._arrived.wait()
             except TimeoutError:
                 return
         if self._clock() - self._wrote_at < self._linger_s and len(self._pending) < PLENTY:
@@ -343,6 +366,11 @@ class ProjectionWriter:
         followed.why = why
         followed.retry_at = self._clock() + STALLED_RETRY_S
         self._show_health()
+
+    def _answered(self) -> None:
+        if self._waits_for:
+            self._waits_for = ""
+            self._show_health()
 
     def _unavailable(self, error: Exception) -> None:
         self._metrics.unavailable.inc()

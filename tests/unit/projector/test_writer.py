@@ -275,6 +275,25 @@ async def test_a_projector_that_another_overtook_looks_again_and_goes_on() -> No
     assert bench.store.lsns == [1, 2, 3, *all_lsns()[12:]]
 
 
+async def test_a_database_that_was_set_back_is_noticed_though_nothing_more_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A standby that took over, or a backup, lacks the last batch; nothing is written to the partition afterwards."""
+    monkeypatch.setattr("streams.projector.writer.COMPARE_EVERY_S", 0.0)
+    bench = Bench()
+    async with running(bench):
+        await bench.writer.assigned([0])
+        await bench.deliver(RECORDS)
+        bench.store.failures.append(FenceUnavailable("it fails over"))
+        await bench.settle()
+        bench.store.at = Position(4, RECORDS[3].offset + 1)
+        del bench.store.lsns[4:]
+        await bench.settle()
+        assert bench.writer.health()[0]
+    assert bench.store.lsns == all_lsns()
+    assert bench.metric("unavailable_total") == 1
+
+
 async def test_an_assignment_while_nothing_answers_catches_up_once_it_does() -> None:
     """Also when no further record is ever delivered: faust's own position may be past what was written."""
     bench = Bench()
