@@ -48,6 +48,10 @@ class Past:
             finally:
                 self._asked.pop(conversation, None)
 
+    def asks(self, conversation: str) -> bool:
+        """Whether a replay of it is on its way."""
+        return conversation in self._asked
+
     def add(self, conversation: str, frame: Frame) -> None:
         """A frame of a replay. One that nobody waits for (any more) is nothing to do."""
         replay = self._asked.get(conversation)

@@ -122,7 +122,7 @@ class Process:
         """One frame off the socket."""
         conversation, inner = frame.get("conversationId"), frame.get("frame")
         if isinstance(conversation, str) and isinstance(inner, dict):
-            if not self.followed.takes(conversation, inner):
+            if self._past.asks(conversation) or not self.followed.takes(conversation, inner):
                 self._in_conversation(conversation, inner)
         elif frame.get("type") == "error":
             self._report(self._outbox.refused("", _data(frame)))

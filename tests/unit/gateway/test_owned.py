@@ -12,7 +12,7 @@ import pytest
 from connectors.gateway.ports import Unavailable
 from tests.support.gateway_world import API_KEY, DOCUMENT, MemoryStore, Peer, Served, World, bearer, serve
 from tests.support.waiting import until
-from turnlog import Ack, Agent, TurnlogError, Viewed, seen
+from turnlog import Ack, Agent, Reply, Turn, TurnlogError, Viewed, seen
 from turnlog.backoff import Backoff
 
 CLIENT = "/api/v1/converger/conversations"
@@ -361,6 +361,23 @@ async def test_an_agent_of_the_sdk_that_follows_what_is_not_its_channels_hears_n
         with pytest.raises(TurnlogError):
             await bridge.agent.say("no such conversation", "hello")
         assert bridge.heard == []
+
+
+async def test_a_handler_has_its_history_also_where_its_agent_meant_to_follow(owning: Served) -> None:
+    conversation, token = await owning.conversation()
+    bridge = Bridge(owning)
+    known: list[str] = []
+
+    @bridge.agent.on_turn
+    async def answer(turn: Turn, reply: Reply) -> str:
+        bridge.agent.follow(conversation)
+        known[:] = [message.text for message in await reply.history()]
+        return "done"
+
+    async with bridge:
+        for text in ("one", "two"):
+            await owning.say(conversation, token, text)
+        await until(lambda: "one" in known)
 
 
 async def test_an_agent_of_the_sdk_that_only_follows_takes_no_turns(owning: Served) -> None:
