@@ -55,8 +55,8 @@ def scrub(
 
     An export of a deployment that seals needs it not. Of one that does not, bring it up to date first (`turnlog
     export`): which conversations were erased is in its table `conversations`. Earlier versions of Delta and Iceberg
-    tables, which still have the words, are removed. Whatever interrupts it, run it again; exports go on beside it and
-    after it.
+    tables, which still have the words, are removed. Whatever interrupts it, run it again. Exports go on after it;
+    beside it one of the two may be told to run again.
 
     Exit code 0: nothing of it is left. 1: something is. 2: it could not be done.
 

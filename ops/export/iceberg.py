@@ -185,6 +185,11 @@ def _without_past(opened: Any) -> int:
     past = [each for each in opened.metadata.snapshots if each.snapshot_id not in stays]
     if not past:
         return 0
+    named = [name for name, ref in opened.refs().items() if ref.snapshot_id not in stays]
+    if named:
+        raise ExportRefused(
+            f"{'.'.join(opened.name())}: {', '.join(named)} names a version that still has what was taken out: drop it"
+        )
     needed = {path for each in kept for path in _paths(opened, each)}
     gone = dict.fromkeys(path for each in past for path in _paths(opened, each) if path not in needed)
     for path in gone:

@@ -97,8 +97,8 @@ class Export:
             await self._commit()
         except Overtaken:
             raise ExportRefused(
-                f"another export of {self._target.address} committed meanwhile, and nothing was written twice: let one "
-                "of them run at a time"
+                f"another export of {self._target.address}, or a `turnlog scrub`, committed meanwhile, and nothing was "
+                "written twice: let one of them run at a time"
             ) from None
         return self.outcome
 

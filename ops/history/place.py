@@ -67,7 +67,7 @@ class Place(Protocol):
         """Put a new object there, as a whole; False: there is one of this name, and it stays as it is."""
 
     def put(self, name: str, file: Path) -> None:
-        """Put a copy of `file` there, as a whole, under a name that nobody else uses."""
+        """Put a copy of `file` there, as a whole, under a name that nobody else writes; in place of what is there."""
 
     def remove(self, name: str) -> None:
         """Remove an object; nothing when it is not there."""

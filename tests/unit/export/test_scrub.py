@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ops.cli.command_line import run as command
+from ops.cli.scrub import _opened
 from ops.export.files import WRITERS, FilesTarget
 from ops.export.forms import FORMS
-from ops.export.iceberg import IcebergTarget
+from ops.export.iceberg import IcebergTarget, in_folder
+from ops.export.run import Export
 from ops.export.scrub import scrub
-from ops.export.selection import selection
+from ops.export.selection import Selection, selection
 from ops.export.target import ExportRefused, NoStates
+from ops.export.words import without_words
 from ops.history.place import place_at
 from tests.support.exports import FORMATS, expected_in, export, found_in, read_back, seeded_history
 from tests.support.scrubbing import GONE, KEPT, SAID, TABLES, expected, holding, scrubbed, speaking, spoken
@@ -114,6 +118,29 @@ async def test_dying_before_the_past_is_removed_it_is_removed_by_the_next_one(
     left = scrubbed(tmp_path, KEPT, f"{KEPT} too")
     assert (set(left.before.values()), left.removed > 0) == ({0}, True)
     assert holding(tmp_path) == set()
+
+
+async def test_a_version_that_somebody_named_is_not_taken_from_them_without_a_word(tmp_path: Path) -> None:
+    await export(spoken(), "iceberg", tmp_path)
+    target = in_folder(tmp_path)
+    table = target._opened("turns")
+    table.manage_snapshots().create_tag(table.current_snapshot().snapshot_id, "march").commit()
+    with pytest.raises(ExportRefused, match="march names a version"):
+        scrubbed(tmp_path)
+    assert "turns" in holding(tmp_path)
+    target._opened("turns").manage_snapshots().remove_tag("march").commit()
+    assert scrubbed(tmp_path, KEPT, f"{KEPT} too").after == dict.fromkeys(BEFORE, 0)
+    assert holding(tmp_path) == set()
+
+
+async def test_tables_in_an_object_store_are_scrubbed_too() -> None:
+    place = place_at(f"memory://{uuid.uuid4().hex}/tables")
+    target = FilesTarget(place, "parquet", WRITERS["parquet"])
+    await Export(spoken(), target, NoStates(), Selection(), print).run()
+    opened, states = _opened(place.address, None)
+    assert scrub(opened, states, (), print).before == BEFORE
+    words = {name: sum(without_words(name, rows, [GONE])[1] for rows in opened.found(name)) for name in TABLES}
+    assert words == dict.fromkeys(TABLES, 0)
 
 
 async def test_what_a_killed_export_left_staged_is_scrubbed_too(tmp_path: Path) -> None:
