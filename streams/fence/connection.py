@@ -100,7 +100,7 @@ class Session:
                 return task.result()
             except UNAVAILABLE as error:
                 await self._drop_if_broken()
-                raise FenceUnavailable(f"PostgreSQL is not available: {_reason(error)}") from error
+                raise FenceUnavailable(f"PostgreSQL is not available: {reason_of(error)}") from error
 
     async def close(self) -> None:
         """Close the connection; the next `run` opens another."""
@@ -174,6 +174,7 @@ class SessionPool:
             await session.close()
 
 
-def _reason(error: Exception) -> str:
-    """First line of the error: the rest of libpq's message repeats addresses and hints."""
+def reason_of(error: Exception) -> str:
+    """First line of the error: the rest of libpq's message repeats addresses and hints, and the server's the row that
+    it did not take, with what was said in it."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

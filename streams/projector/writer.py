@@ -33,6 +33,7 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from streams.core.erasure import RETENTION
 from streams.core.events import ConversationErased, Entry
+from streams.fence.connection import reason_of
 from streams.fence.port import Fenced, FenceUnavailable
 from streams.projector.journal import Journal
 from streams.projector.metrics import ProjectorMetrics
@@ -239,7 +240,7 @@ class ProjectionWriter:
                 log.info("projector_overtaken", partition=followed.partition, reason=str(error))
                 followed.become(PartitionState.UNKNOWN)
             except (Stalled, psycopg.Error) as error:
-                self._stall(followed, str(error))
+                self._stall(followed, reason_of(error))
                 return
 
     async def _recover(self, followed: Followed) -> None:

@@ -323,13 +323,14 @@ async def test_a_journal_trimmed_while_it_is_read_again_stalls_its_partition() -
         assert "does not have offset 0 any more" in bench.writer.health()[1]["stalled"]["0"]
 
 
-async def test_a_row_that_postgres_refuses_stalls_that_partition_alone() -> None:
+async def test_a_row_that_postgres_refuses_stalls_that_partition_alone_and_is_told_without_its_words() -> None:
     bench = Bench()
     async with running(bench):
         await bench.writer.assigned([0])
-        bench.store.failures = [psycopg.DataError("value out of range")]
+        refusal = 'invalid input syntax for type json\nCONTEXT:  JSON data, line 1: {"text":"my number is 4711"'
+        bench.store.failures = [psycopg.DataError(refusal)]
         await bench.deliver(RECORDS[:5])
-        assert bench.writer.health()[1]["stalled"] == {"0": "value out of range"}
+        assert bench.writer.health()[1]["stalled"] == {"0": "invalid input syntax for type json"}
         bench.now += STALLED_RETRY_S
         await bench.deliver(RECORDS[5:6])
     assert bench.store.lsns == all_lsns()
