@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -17,6 +19,9 @@ from turnlog.shown import Component, ToolCall
 from turnlog.stream import Stream
 from turnlog.viewer import Message
 from turnlog.wire import NOT_TURNS, Frame, client_id
+
+HASH_DIGITS = 16
+"""Of a catalog's hash, by which a client knows that it has it: 64 bits, for the few catalogs of one agent."""
 
 Action: TypeAlias = str | tuple[str, Any] | Mapping[str, Any]
 """A quick reply: a label, `(label, value)`, or the wire's `{label, value, url}`."""
@@ -199,6 +204,20 @@ class Reply:
         data |= {field: each for field, each in (("text", text), ("value", value)) if each is not None}
         key = client_id(self._run.turn.id, f"e{self._others}")
         return await self._outbox.structured(self._run, {"type": "event", "clientId": key, "data": data})
+
+    async def offer_components(self, components: Sequence[Mapping[str, Any]]) -> None:
+        """Tell the person's clients which components this agent shows: `{name, template}` each. It may get lost; who
+        comes later is told too."""
+        await self._offer("genui_components", "components", components)
+
+    async def offer_skills(self, skills: Sequence[Mapping[str, Any]]) -> None:
+        """Tell the person's clients what this agent can do: `{name, description}` each; as `offer_components`."""
+        await self._offer("skills", "skills", skills)
+
+    async def _offer(self, kind: str, name: str, entries: Sequence[Mapping[str, Any]]) -> None:
+        listed = [dict(each) for each in entries]
+        digest = hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()
+        await self._outbox.frame(self._run, {"type": kind, "hash": digest[:HASH_DIGITS], name: listed})
 
     async def typing(self, typing: bool = True) -> None:
         """Show, or hide, that an answer is being written. It may get lost."""

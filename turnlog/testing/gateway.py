@@ -293,7 +293,7 @@ class Gateway:
         elif kind == "checkpoint":
             run.checkpoint = frame["data"]
             self._ack(wire, conversation, run, frame, None)
-        elif kind not in {"read", "typing"}:
+        elif kind not in {"read", "typing", "genui_components", "skills"}:
             self._store(wire, conversation, run, frame)
 
     def _store(self, wire: Wire, conversation: Conversation, run: Run, frame: Frame) -> None:

@@ -13,6 +13,7 @@ from tests.support.gateway_world import Peer, Served
 from tests.support.waiting import until
 from turnlog import Agent, Client, Conflict, Conversation, Frames, NotInterrupted, Reply, Turn
 from turnlog.backoff import Backoff
+from turnlog.seen import Catalog
 
 pytestmark = pytest.mark.unit
 
@@ -238,6 +239,35 @@ async def test_of_several_runs_of_a_conversation_only_the_one_that_ended_is_stop
         shown = [await anext(messages) for _ in range(4)]
         assert [each.text for each in shown] == ["one", "two, rather", "about one", "about two, rather"]
         assert given == ["one", "two, rather"], "the turn that was edited is not answered as it was"
+
+
+async def test_what_an_agent_offers_is_told_to_who_is_there_and_who_comes(served: Served) -> None:
+    cards, skills = [{"name": "card", "template": "<b></b>"}], [{"name": "fold", "description": "folds"}]
+
+    async def answer(turn: Turn, reply: Reply) -> str:
+        await reply.offer_components(cards)
+        await reply.offer_skills(skills)
+        return "done"
+
+    async with serving(served, on_turn=answer), Client(served.url, channel_secret="web-secret", user="ann") as client:
+        conversation = await client.open()
+
+        async def offered() -> list[Any]:
+            found: list[Any] = []
+            async with asyncio.timeout(10):
+                async for viewed in (frames := conversation.frames()):
+                    found += [viewed.seen] if isinstance(viewed.seen, Catalog) else []
+                    if len(found) == 2:
+                        await frames.aclose()
+                        return found
+            return found
+
+        there = asyncio.create_task(offered())
+        await until(lambda: len(served.gateway.streams) == 1)
+        await conversation.send("hi")
+        told = await there
+        assert [(each.kind, list(each.entries)) for each in told] == [("genui_components", cards), ("skills", skills)]
+        assert await offered() == told
 
 
 async def test_a_message_that_is_edited_comes_again_to_who_was_shown_it_live_or_after_a_loss(served: Served) -> None:
