@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import httpx
@@ -42,14 +42,20 @@ async def slow_reader_delays_nobody(
     *,
     problems: list[str],
     standstill: Standstill,
+    state: Callable[[], Awaitable[str]],
 ) -> float:
     """Let `person` talk while `slow` reads nothing; then let it read the rest. Returns the longest that one of `others`
-    waited for an answer, in seconds; what is wrong goes to `problems`. What `standstill` measures does not count."""
+    waited for an answer, in seconds; what is wrong goes to `problems`, with what `state` says of the place where that
+    may tell why. What `standstill` measures does not count."""
     looking = asyncio.create_task(slow.look())
     slowest_s = 0.0
     try:
-        if not await _up_to(slow, others[0].last, standstill):
-            problems.append("liveness: a new viewer did not see what there was before")
+        before = others[0].last
+        if not await _up_to(slow, before, standstill):
+            problems.append(
+                f"liveness: a new viewer saw {slow.last} of {before}, which were there before, over {slow.connections} "
+                f"connections, of which failed: {slow.ends[-5:]}; {await state()}"
+            )
         slow.stop_reading()
         for _ in range(LINES):
             began = standstill.now()

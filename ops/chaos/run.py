@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +35,7 @@ from ops.chaos.processes import AGAIN_MOST_S
 from ops.chaos.promises import fences_a_minute, log_problems
 from ops.chaos.schedule import TTL_S, Fault, Nemesis, schedule
 from ops.chaos.standstill import Standstill, measured
+from ops.chaos.state import state_of
 from ops.chaos.viewers import By, Viewer
 from ops.chaos.writers import writer_problems
 from ops.journal import entries_of
@@ -96,6 +98,8 @@ class Report:
     counts: dict[str, int] = field(default_factory=dict)
     refusals: Counter[str] = field(default_factory=Counter)
     unasked: dict[str, list[str]] = field(default_factory=dict)
+    mistaken: list[str] = field(default_factory=list)
+    """Turns that the known limit was met with (`limits`)."""
     settled_s: float | None = None
     probe_s: float | None = None
     """The longest that anybody waited for an answer while a viewer read nothing."""
@@ -127,6 +131,7 @@ class Report:
             **self.counts,
             "refusals": dict(sorted(self.refusals.items())),
             "ended_unasked": self.unasked,
+            "mistaken": self.mistaken,
             "settled_s": self.settled_s,
             "slow_reader_probe_s": self.probe_s,
             "stood_still_s": self.stood_s,
@@ -323,8 +328,9 @@ async def _probed(place: Place, crowd: Crowd, report: Report, standstill: Stands
     if http is None or notebook is None:
         raise RuntimeError("nobody is there to be asked")
     slow, others = probe.slow_viewer(person, place.urls, notebook), crowd.of(person)
+    state = partial(state_of, place, http)
     waited_s = await probe.slow_reader_delays_nobody(
-        http, person, slow, others, problems=report.violations, standstill=standstill
+        http, person, slow, others, problems=report.violations, standstill=standstill, state=state
     )
     report.probe_s = round(waited_s, 3)
     crowd.viewers.append(slow)
@@ -348,6 +354,7 @@ async def _proof(place: Place, crowd: Crowd, nemeses: Nemeses, report: Report) -
         conversation = told.get(person.conversation, seen.Told())
         report.violations += seen.line_problems(person.name, conversation, person.lines)
         report.violations += seen.answer_problems(person.conversation, conversation)
+        report.mistaken += sorted(conversation.mistaken)
         for viewer in crowd.of(person):
             report.violations += seen.viewer_problems(person.conversation, conversation, viewer.seen)
     report.violations += seen.delivery_problems(told, agents)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ops.chaos.limits import Beginnings
 from ops.chaos.notes import ANSWER, answer_to
 from ops.chaos.people import Line
 from ops.chaos.viewers import Seen
@@ -41,10 +42,12 @@ class Told:
     given: dict[tuple[str, int], str | None] = field(default_factory=dict)
     """Who holds a run at an epoch."""
     ended: dict[str, RunEnded] = field(default_factory=dict)
+    beginnings: Beginnings = field(default_factory=Beginnings)
 
     def take(self, entry: Entry) -> None:
         """The next event of it."""
         event = entry.event
+        self.beginnings.take(entry)
         match event:
             case TurnCommitted():
                 self.numbered[event.seq] = event
@@ -65,8 +68,16 @@ class Told:
 
     @property
     def open_runs(self) -> set[str]:
-        """Runs that are not over."""
-        return {run for run, _ in self.given} - set(self.ended)
+        """Runs that are not over; without those of which nothing can be concluded (`limits`)."""
+        return {run for run, _ in self.given} - set(self.ended) - set(self.mistaken)
+
+    @property
+    def mistaken(self) -> Mapping[str, int]:
+        """Runs of which nothing can be concluded (`limits`) -> their turn."""
+        if not self.beginnings.doubtful:
+            return {}
+        answers = {run: found[-1] for run, found in self._whole().items() if run is not None}
+        return self.beginnings.mistaken({turn.seq: turn.turn.text or "" for turn in self.turns()}, answers)
 
     def turns(self) -> Iterator[TurnCommitted]:
         """In order."""
@@ -76,19 +87,23 @@ class Told:
 
     def answers(self) -> list[str]:
         """The whole messages of agents that count: streams joined, what was superseded or cut off left out."""
+        return [whole for found in self._whole().values() for whole in found]
+
+    def _whole(self) -> dict[str | None, list[str]]:
+        """They, by run."""
         streams: dict[str, list[str]] = {}
-        found: list[str] = []
+        found: dict[str | None, list[str]] = {}
         for seq, event in sorted(self.numbered.items()):
             if not isinstance(event, FrameCommitted) or seq in self.superseded:
                 continue
             if event.frame.type != "genui":
-                found.append(event.frame.text or "")
+                found.setdefault(event.run_id, []).append(event.frame.text or "")
                 continue
             chunk = json.loads(event.frame.data or "{}")
             stream = streams.setdefault(event.frame.stream_id or "", [])
             stream.append(str(chunk.get("content", "")))
             if event.frame.done and chunk.get("id") != CUT_OFF:
-                found.append("".join(stream))
+                found.setdefault(event.run_id, []).append("".join(stream))
         return found
 
 
@@ -166,13 +181,14 @@ def line_problems(person: str, told: Told, lines: Sequence[Line]) -> Iterator[st
 def answer_problems(conversation: str, told: Told) -> Iterator[str]:
     """One answer a turn, and none that was not asked for; a turn without one has an end with its reason."""
     answers = Counter(told.answers())
+    beyond = set(told.mistaken.values())
     for turn in told.turns():
         count = answers.pop(answer_to(turn.turn.text or ""), 0)
         if count > 1:
             yield f"turn {turn.seq} of {conversation} was answered {count} times"
         runs = [run for run, _ in told.given if run.startswith(f"{conversation}/{turn.seq}/")]
         ends = [told.ended[run] for run in runs if run in told.ended]
-        if not count and any(end.status is RunStatus.ANSWERED for end in ends):
+        if not count and turn.seq not in beyond and any(end.status is RunStatus.ANSWERED for end in ends):
             yield f"turn {turn.seq} of {conversation} counts as answered, but its answer is not there as a whole"
         if not runs:
             yield f"turn {turn.seq} of {conversation} was given to nobody"

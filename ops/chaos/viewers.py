@@ -56,6 +56,8 @@ class Viewer:
     connections: int = 0
     problems: list[str] = field(default_factory=list)
     """Refusals for good."""
+    ends: list[str] = field(default_factory=list)
+    """How its connections ended that failed, and what it was refused, each with the gateway's address."""
     socket_options: Sequence[tuple[int, int, int]] = ()
     """Of its connection, by SSE."""
     _last: int = 0
@@ -106,9 +108,9 @@ class Viewer:
             try:
                 await self._take(frames)
             except (httpx.HTTPError, OSError, TimeoutError, ConnectionClosed, InvalidHandshake) as error:
-                self.notebook.note(
-                    note="ended", conversation=self.conversation, error=f"{type(error).__name__}: {error}"
-                )
+                why = f"{type(error).__name__}: {error}"
+                self.ends.append(f"{url}: {why}")
+                self.notebook.note(note="ended", conversation=self.conversation, error=why)
             await asyncio.sleep(AGAIN_S)
 
     async def _take(self, frames: AsyncIterator[dict[str, Any]]) -> None:
@@ -172,6 +174,7 @@ class Viewer:
                 await asyncio.gather(pinging, return_exceptions=True)
 
     def _refused(self, status: int, text: str) -> None:
+        self.ends.append(f"refused: {status} {text[:100]}")
         self.notebook.note(note="refused", conversation=self.conversation, status=status, text=text)
         if "retryAfterMs" not in text:
             self.problems.append(f"a viewer of {self.conversation} was refused for good: {status} {text[:300]}")

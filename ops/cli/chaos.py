@@ -109,6 +109,11 @@ def told(report: Report) -> str:
     if report.unmet:
         lines.append(f"not done, as their moment did not come: {', '.join(report.unmet)}")
     lines += [f"{name} ended by itself: {', '.join(ends)}" for name, ends in report.unasked.items()]
+    if report.mistaken:
+        lines.append(
+            "an agent that names no run began one turn, and another was meant (a known limit; see docs/explanation/"
+            f"simulation.md): {', '.join(report.mistaken)}"
+        )
     if report.ok:
         clean = (
             f"clean: every promise held; settled {report.settled_s} s after the last fault; beside a viewer that reads "

@@ -20,6 +20,7 @@ from streams.core.events import (
     MoveReason,
     RunEnded,
     RunMoved,
+    RunStarted,
     RunStatus,
     Turn,
     TurnCommitted,
@@ -192,3 +193,44 @@ def test_deliveries_to_whom_the_journal_names_are_no_problem() -> None:
 def test_deliveries_to_another_or_twice_are(agents: dict[str, list[dict[str, Any]]], problem: str) -> None:
     told = {THERE: story(turn(1), moved())}
     assert any(problem in found for found in delivery_problems(told, agents))
+
+
+def begun_by_word_alone(answer: str, *, by: str = "run", adopted: bool = True) -> list[Event]:
+    """Turns 1 and 2 are m1's, which is lost. m2, which claims the first, says that it begins, and answers something."""
+    second = f"{THERE}/2/{GROUP}"
+    kept = RunMoved(
+        conversation_id=THERE, run_id=RUN, turn_seq=1, group=GROUP, from_member="m1", to_member="m2", run_epoch=2,
+        reason=MoveReason.MEMBER_EXPIRED, adopted=adopted,
+    )  # fmt: skip
+    given = RunMoved(
+        conversation_id=THERE, run_id=second, turn_seq=2, group=GROUP, from_member="m1", to_member="m2", run_epoch=2,
+        reason=MoveReason.MEMBER_EXPIRED,
+    )  # fmt: skip
+    begins = RunStarted(
+        conversation_id=THERE, run_id=RUN, run_epoch=2, group=GROUP, member="m2", turn_seq=1, by=by
+    )  # fmt: skip
+    turns = [turn(1), turn(2, "p0-1-text")]
+    return [*turns, kept, given, begins, chunk(3, answer, done=True), ended()]
+
+
+def test_what_an_agent_meant_that_names_no_run_is_recognised_by_its_answer() -> None:
+    told = story(*begun_by_word_alone("answer to p0-1-text"))
+    assert told.mistaken == {RUN: 1, f"{THERE}/2/{GROUP}": 2}
+    assert list(answer_problems(THERE, told)) == []
+    assert told.open_runs == set()
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        begun_by_word_alone("answer to something else"),
+        begun_by_word_alone("answer to p0-1-text", by="read"),
+        begun_by_word_alone("answer to p0-1-text", adopted=False),
+    ],
+    ids=["another answer", "it said which turn", "it claimed nothing"],
+)
+def test_and_nothing_else_is_taken_for_that(events: list[Event]) -> None:
+    told = story(*events)
+    assert told.mistaken == {}
+    assert "counts as answered, but its answer is not there" in " ".join(answer_problems(THERE, told))
+    assert told.open_runs == {f"{THERE}/2/{GROUP}"}
