@@ -59,6 +59,8 @@ _NAMING: Final = frozenset({"edit", "regenerate"})
 """Frames of people whose `extra` names the message that they are about."""
 _NAMING_WORDS: Final = ("text", "data", "metadata")
 UNSTORABLE: Final = "\0"
+BUSY: Final = "busy"
+"""What gateways have a run refused for where its member names no reason."""
 _NEEDED: Final = frozenset(_REASONS.values())
 """Fields that are empty, instead of not there, where nothing was said."""
 
@@ -90,8 +92,10 @@ def has_words(command: Command) -> bool:
             return _any(frame, FRAME_WORDS)
         case OpenConversation(metadata=metadata):
             return metadata is not None
-        case HandOver(reason=reason) | HandBack(reason=reason) | CancelRun(reason=reason) | RefuseRun(reason=reason):
+        case HandOver(reason=reason) | HandBack(reason=reason) | CancelRun(reason=reason):
             return bool(reason)
+        case RefuseRun(reason=reason):  # which is not to wait for a key where it says what most do
+            return reason not in {"", BUSY}
         case _:
             return False
 

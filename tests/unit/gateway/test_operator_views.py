@@ -91,6 +91,26 @@ async def test_what_was_said_is_masked_unless_it_is_asked_for_which_the_journal_
     assert (note.action, note.subject, note.by, note.reason) == ("text_shown", conversation, "eve", "ticket 12")
 
 
+async def test_why_a_conversation_was_handed_over_is_masked_too_and_why_it_was_closed_is_not(served: Served) -> None:
+    conversation, _ = await served.conversation()
+    tenant = f"/api/v1/conversations/{conversation}"
+    handed = {"by": "desk", "to": "eve", "reason": SECRET}
+    assert (
+        await served.http.post(f"{tenant}/handover", headers={"x-api-key": "tlk_test"}, json=handed)
+    ).status_code == 200
+    closed = await served.http.post(
+        f"/v1/operator/conversations/{conversation}/close", headers=OPERATOR, json={"why": "ticket 12"}
+    )
+    assert closed.status_code == 200, closed.text
+    path = f"{ONE.format(conversation_id=conversation)}/events"
+    masked = await served.http.get(path, headers=OPERATOR)
+    assert SECRET not in masked.text
+    events = {event["type"]: event for event in check(masked, f"{ONE}/events")["events"]}
+    over = events["ConversationHandedOver"]
+    assert (over["masked"], over["fields"]["to"], "reason" in over["fields"]) == ({"reason": len(SECRET)}, "eve", False)
+    assert events["ConversationClosed"]["fields"]["reason"] == "ticket 12"
+
+
 async def test_nothing_is_shown_that_cannot_be_noted(served: Served, world: World) -> None:
     conversation, token = await served.conversation()
     await served.say(conversation, token, SECRET)

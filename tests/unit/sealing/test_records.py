@@ -154,6 +154,7 @@ def test_why_somebody_did_it_opens_in_its_event_and_is_gone_once_erased(event: A
 def test_no_reason_needs_no_key_and_an_operators_proof_stays() -> None:
     place: dict[str, Any] = {**STAMPS, "conversation_id": "c1"}
     assert not has_words(HandBack(**place, by="desk", reason="", id="u"))
+    assert not has_words(RefuseRun(**place, run_id="r", run_epoch=1, member="m", reason="busy"))
     release = ReleaseRun(**place, run_id="r", by="op", reason="late", proof="its pod is deleted")
     assert not has_words(release)
     assert sealed(release, KEY) == release
