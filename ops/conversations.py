@@ -11,6 +11,8 @@ import msgspec
 from aiokafka import TopicPartition
 
 from ops.database import Database
+from ops.history.live import live_history
+from ops.history.port import History, Missing
 from ops.journal import REQUEST_LIMIT_S, Opened, entries_of, partition_count
 from streams.core.fold import evolve
 from streams.core.state import Partition
@@ -71,6 +73,39 @@ async def shown(settings: Settings, conversation: str, notify: Notify) -> dict[s
 async def is_current(settings: Settings, read_model: ReadModel, partition: int) -> bool:
     """Wait until the read model has what is committed in the partition by now; False: not in time."""
     return await _current(read_model, partition, await _committed_end(settings, partition))
+
+
+async def unread(settings: Settings) -> list[int]:
+    """Partitions of which the read model lacks what is committed by now, though it was waited for: who asks it for all
+    that somebody said would not be told of what was said last."""
+    read_model = ReadModel(settings.postgres, sessions=1)
+    try:
+        async with live_history(settings) as history:
+            ends = {number: (await history.bounds(number)).end for number in range(history.partitions)}
+            deadline = time.monotonic() + CURRENT_WITHIN_S
+            while True:
+                positions = await read_model.positions()
+                at = {number: positions[number].journal_offset if number in positions else 0 for number in ends}
+                behind = [number for number, end in ends.items() if at[number] < end - 1]
+                if not behind or time.monotonic() > deadline:
+                    break
+                await asyncio.sleep(POLL_S)
+            return [number for number in behind if await _has_records(history, number, at[number], ends[number])]
+    finally:
+        await read_model.close()
+
+
+async def _has_records(history: History, partition: int, start: int, end: int) -> bool:
+    """Whether anything is committed there: of what was aborted, offsets are all that is left."""
+    chunks = history.read(partition, start, end)
+    try:
+        async for _ in chunks:
+            return True
+    except Missing:
+        return True
+    finally:
+        await chunks.aclose()  # type: ignore[attr-defined]  # a generator
+    return False
 
 
 async def _committed_end(settings: Settings, partition: int) -> int:

@@ -159,6 +159,7 @@ async def _found(
     erasure = Erasure(settings)
     try:
         if participant is not None:
+            await _require_read(settings)
             conversations = await erasure.of_participant(participant, channel)
         found = []
         for conversation in conversations:
@@ -169,6 +170,18 @@ async def _found(
         return found
     finally:
         await erasure.close()
+
+
+async def _require_read(settings: Settings) -> None:
+    """`CommandFailed` where a conversation may not be found yet that a person was in: it would stay, in silence."""
+    from ops.conversations import unread
+
+    if behind := await unread(settings):
+        raise CommandFailed(
+            f"the read model has not all that is committed (partitions {', '.join(map(str, behind))}), so that not all "
+            "conversations of this person would be found, and nothing is erased: does a projector run? Run it again "
+            "once the read model is level (`turnlog doctor`)"
+        )
 
 
 async def _due(settings: Settings, channel: str | None, until_ms: int) -> Sequence[tuple[Due, EraseCommand]]:
