@@ -58,6 +58,70 @@ def test_a_dry_run_changes_nothing(fresh_database: str) -> None:
     assert tables(fresh_database) == set()
 
 
+COLUMNS = """
+SELECT table_name || '.' || column_name, udt_name, is_nullable, column_default IS NOT NULL OR is_identity = 'YES'
+FROM information_schema.columns WHERE table_schema = 'public'
+"""
+# Primary keys, unique and foreign keys, checks, exclusions; and indexes that forbid a second row.
+RULES = """
+SELECT conrelid::regclass || ': ' || conname || ' ' || pg_get_constraintdef(oid), conrelid::regclass::text
+FROM pg_constraint WHERE connamespace = 'public'::regnamespace AND contype IN ('p', 'u', 'f', 'c', 'x')
+UNION ALL
+SELECT pg_get_indexdef(indexrelid), indrelid::regclass::text FROM pg_index
+WHERE indisunique AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid)
+"""
+WIDER = {"conversations: conversations_status_check": "takes the status `erased` beside the others"}
+"""Rules of tables that were there, which let through all that the ones before them did."""
+
+
+def shape(connection: psycopg.Connection) -> tuple[dict[str, tuple[str, str, bool]], dict[str, str]]:
+    """Each column with its type, whether it takes null, and whether it is filled in; each rule with its table."""
+    columns = {name: (kind, null, filled) for name, kind, null, filled in connection.execute(COLUMNS)}
+    return columns, dict(connection.execute(RULES).fetchall())
+
+
+def broken(connection: psycopg.Connection, sql: str) -> list[str]:
+    """Apply a migration; what of it a process of the release before would stumble over."""
+    (before, rules), _ = shape(connection), connection.execute(sql.encode())
+    after, new_rules = shape(connection)
+    known = {name.partition(".")[0] for name in before}
+    gone = [f"{name} is gone" for name in before.keys() - after.keys()]
+    other = [f"{name} has another type" for name in before.keys() & after.keys() if before[name][0] != after[name][0]]
+    strict = [
+        f"{name} must be given, and is not known"
+        for name, (_, null, filled) in after.items()
+        if name.partition(".")[0] in known and null == "NO" and not filled and before.get(name) != after[name]
+    ]
+    added = [f"{rule}: a rule more" for rule in new_rules.keys() - rules.keys() if new_rules[rule] in known]
+    return [*gone, *other, *strict, *(each for each in added if not each.startswith(tuple(WIDER)))]
+
+
+def test_each_migration_leaves_what_processes_of_the_release_before_read_and_write(fresh_database: str) -> None:
+    with psycopg.connect(fresh_database, autocommit=True) as connection:
+        assert {each.name: broken(connection, each.sql) for each in migrations()} == {
+            each.name: [] for each in migrations()
+        }
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("ALTER TABLE leases DROP COLUMN stopped", "leases.stopped is gone"),
+        ("ALTER TABLE leases RENAME COLUMN stopped TO halted", "leases.stopped is gone"),
+        ("DROP TABLE run_checkpoints", "run_checkpoints.data is gone"),
+        ("ALTER TABLE leases ALTER COLUMN partition TYPE bigint", "leases.partition has another type"),
+        ("ALTER TABLE leases ADD COLUMN why text NOT NULL", "leases.why must be given, and is not known"),
+        ("ALTER TABLE leases ALTER COLUMN stopped SET NOT NULL", "leases.stopped must be given, and is not known"),
+        ("CREATE UNIQUE INDEX one_lease ON leases (owner)", "one_lease"),
+        ("ALTER TABLE leases ADD CHECK (owner <> '')", "leases_owner_check"),
+    ],
+)
+def test_what_a_migration_must_not_do_is_found(fresh_database: str, sql: str, told: str) -> None:
+    migrate(fresh_database)
+    with psycopg.connect(fresh_database, autocommit=True) as connection:
+        assert [each for each in broken(connection, sql) if told in each]
+
+
 def test_processes_started_together_apply_each_once(fresh_database: str) -> None:
     with ThreadPoolExecutor(6) as pool:
         applied = list(pool.map(migrate, [fresh_database] * 6))
