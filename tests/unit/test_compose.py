@@ -6,24 +6,44 @@ import os
 import re
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from check_jsonschema.builtin_schemas import get_builtin_schema
+from jsonschema import Draft202012Validator, ValidationError
 
 from ops.embedded.kafka import BROKER_SETTINGS, KAFKA_VERSION
 from ops.embedded.postgres import MAJOR
 from streams.settings import Settings, load_settings
 
 ROOT = Path(__file__).parents[2]
-PROCESSES = ("worker", "projector", "gateway")
+PROCESSES = ("worker", "projector", "gateway", "archiver")
+WATCHING = {"prometheus", "grafana", "otel-collector", "jaeger"}
 
 
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
     loaded: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     return loaded
+
+
+def require_compose(document: dict[str, Any]) -> None:
+    """Raise `ValidationError` unless it is what the Compose Specification allows."""
+    Draft202012Validator(get_builtin_schema("vendor.compose-spec")).validate(document)
+
+
+def test_it_is_a_compose_file_by_the_specification_and_has_all_of_a_deployment(compose: dict[str, Any]) -> None:
+    require_compose(compose)
+    assert compose["services"].keys() == {"kafka", "postgres", "setup", *PROCESSES, *WATCHING}
+
+
+def test_what_a_compose_file_has_not_is_refused(compose: dict[str, Any]) -> None:
+    services = {**compose["services"], "worker": {**compose["services"]["worker"], "comand": ["worker"]}}
+    with pytest.raises(ValidationError, match="comand"):
+        require_compose({**compose, "services": services})
 
 
 def test_the_servers_are_those_of_the_embedded_stack(compose: dict[str, Any]) -> None:
@@ -58,7 +78,7 @@ def _resolved(value: str) -> str:
 
 def test_what_watches_is_started_only_where_it_is_wanted_and_its_files_are_there(compose: dict[str, Any]) -> None:
     watching = {name: service for name, service in compose["services"].items() if "profiles" in service}
-    assert watching.keys() == {"prometheus", "grafana", "otel-collector", "jaeger"}
+    assert watching.keys() == WATCHING
     assert all(service["profiles"] == ["watch"] for service in watching.values())
     mounted = [volume.split(":")[0] for service in watching.values() for volume in service.get("volumes", [])]
     files = [path for path in mounted if path.startswith("./")]
@@ -77,7 +97,7 @@ def test_prometheus_scrapes_each_process_where_it_serves(compose: dict[str, Any]
 def test_each_process_is_a_command_with_options_that_exist(compose: dict[str, Any], name: str) -> None:
     command = compose["services"][name]["command"]
     helped = subprocess.run(
-        [sys.executable, "-m", "ops.cli", command[0], "--help"],
+        [sys.executable, "-m", "ops.cli", *takewhile(str.isalpha, command), "--help"],
         cwd=ROOT,
         env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
         capture_output=True,
@@ -99,6 +119,13 @@ def test_nothing_is_published_beyond_this_machine(compose: dict[str, Any]) -> No
     published = [port for service in compose["services"].values() for port in service.get("ports", [])]
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_the_archive_is_where_the_image_lets_its_user_write(compose: dict[str, Any]) -> None:
+    archiver = compose["services"]["archiver"]
+    [url] = [word for word in archiver["command"] if "/" in word]
+    assert archiver["volumes"] == [f"archive:{url}"]
+    assert f"RUN install --directory --owner turnlog {url}\n" in (ROOT / "Dockerfile").read_text()
 
 
 def test_the_image_holds_every_package_of_the_distribution() -> None:

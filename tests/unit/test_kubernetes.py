@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from streams.settings import Settings, load_settings
+from tests.support.command import turnlog
 
 FOLDER = Path(__file__).parents[2] / "ops/kubernetes"
 KUBERNETES = "1.34"
@@ -35,6 +36,13 @@ def test_a_manifest_is_one_of_its_kind_and_has_no_field_that_the_kind_has_not(do
 def test_the_kustomization_lists_every_manifest() -> None:
     listed = yaml.safe_load((FOLDER / "kustomization.yaml").read_text("utf-8"))["resources"]
     assert sorted(listed) == sorted(file.name for file in FOLDER.glob("*.yaml") if file.name != "kustomization.yaml")
+
+
+def test_the_archive_is_written_by_one_at_a_time_and_by_a_command_that_exists() -> None:
+    spec = of_kind("CronJob", "archive")["spec"]
+    [container] = spec["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert spec["concurrencyPolicy"] == "Forbid"
+    assert turnlog(*container["args"][:2], "--help").code == 0
 
 
 def test_the_settings_are_settings_and_good() -> None:
