@@ -7,12 +7,13 @@ import pytest
 from connectors.gateway.ports import ListQuery, Position, Unavailable
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.read_model import PostgresReadModel
-from streams.core.events import FrameCommitted, TurnCommitted
+from streams.core.events import FrameCommitted, TurnCommitted, TurnEdited
 from streams.fence.lease import PostgresLeases
 from streams.fence.migrate import migrate
 from streams.projector.rows import Rows
 from streams.projector.store import Position as Stored
 from streams.projector.store import PostgresProjection
+from tests.support.partition_world import World
 from tests.support.story import GROUP, Story, long_story
 from tests.support.words import PlainWords
 
@@ -58,6 +59,28 @@ async def test_it_answers_in_the_gateways_words(told: tuple[str, Story]) -> None
     rest, end = await model.conversations(ListQuery(limit=3, cursor=cursor))
     assert sorted(row.id for row in [*page, *rest]) == sorted(story.state.conversations)
     assert end is None
+    await model.close()
+
+
+async def test_what_a_turn_says_since_it_was_edited_is_found_with_when(fresh_database: str) -> None:
+    migrate(fresh_database)
+    world = World()
+    world.join("a", settle=True)
+    world.open()
+    world.say("Where is ORD-42?")
+    world.edit(world.of(TurnCommitted)[0].turn.id, "Where is ORD-43?")
+    projection = PostgresProjection(fresh_database)
+    await projection.positions([0])
+    await projection.write(0, Stored(0, 0), Rows(world.journal), Stored(world.journal[-1].lsn, 77))
+    await projection.close()
+    model = PostgresReadModel(fresh_database, PlainWords())
+    found = await model.last_edited("c", 1)
+    assert found is not None
+    assert isinstance(found.entry.event, TurnCommitted)
+    edit = next(entry for entry in world.journal if isinstance(entry.event, TurnEdited))
+    assert (found.entry.event.turn.text, found.edited_at) == ("Where is ORD-43?", edit.timestamp)
+    assert [each.edited_at for each in await model.transcript("c", 0, 5)] == [edit.timestamp]
+    assert await model.last_edited("c", 0) is None
     await model.close()
 
 
