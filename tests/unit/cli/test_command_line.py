@@ -137,12 +137,12 @@ def test_a_missing_setting_is_named_with_the_way_out(arguments: tuple[str, ...])
     assert "Traceback" not in ended.err
 
 
-@pytest.mark.parametrize("command", ["up", "demo"])
+@pytest.mark.parametrize("command", [("up", "--port", "0"), ("demo",)], ids=lambda command: command[0])
 @pytest.mark.parametrize(
     ("named", "other"), [("TURNLOG_KAFKA", "TURNLOG_POSTGRES"), ("TURNLOG_POSTGRES", "TURNLOG_KAFKA")]
 )
-def test_a_server_that_stays_is_not_paired_with_one_that_goes(command: str, named: str, other: str) -> None:
-    ended = turnlog(command, environment={named: NOWHERE[named]})
+def test_a_server_that_stays_is_not_paired_with_one_that_goes(command: tuple[str, ...], named: str, other: str) -> None:
+    ended = turnlog(*command, environment={named: NOWHERE[named]})
     assert ended.code == 2
     assert f"set {other} too" in ended.err
     assert "turnlog up --data" in ended.err
