@@ -89,6 +89,16 @@ class Beside:
         about = await self._rows("about")
         return bool(about) and about[0] == {"identity": identity, "columns": await self._columns()}
 
+    async def require_journal(self, identity: str) -> None:
+        """`CannotRebuild`: the database belongs to another journal, whose tables would be lost."""
+        kept = [row["topic_id"] for row in await self._rows("journal_topic")]
+        if kept and identity not in kept:
+            raise CannotRebuild(
+                f"the database belongs to the journal with topic id {', '.join(kept)}, not to this one, {identity}: "
+                "set TURNLOG_KAFKA and TURNLOG_NAMESPACE, or --archive, to the journal of this database. One restored from "
+                "before `turnlog topic grow` is moved by that command"
+            )
+
     async def begin(self, identity: str) -> None:
         """Empty tables beside, like those in use."""
         await self.drop()

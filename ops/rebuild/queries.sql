@@ -42,3 +42,6 @@ ON CONFLICT (partition) DO UPDATE SET
     worker = CASE WHEN stored.writer_epoch >= excluded.writer_epoch THEN stored.worker ELSE excluded.worker END,
     lsn = excluded.lsn, journal_offset = excluded.journal_offset, turns = excluded.turns, frames = excluded.frames,
     membership = excluded.membership, state = excluded.state, updated_at = excluded.updated_at;
+
+-- journal_topic: Kafka's id of the journal that this database belongs to; no row: nothing was ever started with it.
+SELECT topic_id FROM public.topics WHERE name = 'conversations' OR name LIKE '%%.conversations';

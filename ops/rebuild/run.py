@@ -39,7 +39,8 @@ class Plan:
 
 
 async def planned(history: History, beside: Beside, groups: Sequence[Group]) -> Plan:
-    """Look, and change nothing. `CannotRebuild`: the journal is not whole, or workers write what is to be replaced."""
+    """Look, and change nothing. `CannotRebuild`: the journal is not the database's, or not whole."""
+    await beside.require_journal(history.identity)
     offsets = 0
     for partition in range(history.partitions):
         for gone in await history.missing(partition):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -16,6 +17,7 @@ from ops.rebuild.fill import fill_read_model
 from ops.rebuild.run import planned, rebuild
 from streams.core.commands import EraseConversation
 from streams.fence.migrate import migrate
+from streams.fence.topics import kept_topics
 from streams.projector.rows import Rows
 from streams.projector.store import Position, PostgresProjection
 from streams.settings import Settings
@@ -178,3 +180,18 @@ async def test_two_rebuilds_do_not_write_the_same_tables(fresh_database: str) ->
     finally:
         await first.close()
         await second.close()
+
+
+async def test_a_database_is_not_filled_from_a_journal_that_it_does_not_belong_to(fresh_database: str) -> None:
+    await asyncio.to_thread(migrate, fresh_database)
+    beside = await Beside.connect(fresh_database)
+    try:
+        theirs: Any = SimpleNamespace(identity="their-id", partitions=0)
+        assert (await planned(theirs, beside, EVERYTHING)).partitions == 0, "it belongs to none yet"
+        await asyncio.to_thread(kept_topics, fresh_database, {"shop.turns": "turns-id", "shop.conversations": "our-id"})
+        with pytest.raises(CannotRebuild, match="topic id our-id, not to this one, their-id"):
+            await planned(theirs, beside, EVERYTHING)
+        ours: Any = SimpleNamespace(identity="our-id", partitions=0)
+        await planned(ours, beside, EVERYTHING)
+    finally:
+        await beside.close()
