@@ -95,8 +95,8 @@ class Beside:
         if kept and identity not in kept:
             raise CannotRebuild(
                 f"the database belongs to the journal with topic id {', '.join(kept)}, not to this one, {identity}: "
-                "set TURNLOG_KAFKA and TURNLOG_NAMESPACE, or --archive, to the journal of this database. One restored from "
-                "before `turnlog topic grow` is moved by that command"
+                "set TURNLOG_KAFKA and TURNLOG_NAMESPACE, or --archive, to the journal of this database. One restored "
+                "from before `turnlog topic grow` is moved by that command"
             )
 
     async def begin(self, identity: str) -> None:
