@@ -21,10 +21,13 @@ from ops.chaos.schedule import Failpoint
 
 def furnish(points: Failpoints, diary: Diary) -> None:
     """Put the failpoints, and the diary's eyes, where `streams.worker` wires its parts."""
-    from streams import worker  # noqa: PLC0415 -- all of these after the guards and the clock
-    from streams.fence.checkpoint import PostgresCheckpoints  # noqa: PLC0415
-    from streams.fence.heartbeat import Heartbeat  # noqa: PLC0415
-    from streams.fence.lease import PostgresLeases  # noqa: PLC0415
+    from streams import worker  # noqa: PLC0415 -- as all that is imported below, after the guards and the clock
+
+    vars(worker).update(_kafka(points) | _postgres(points, diary))
+
+
+def _kafka(points: Failpoints) -> dict[str, type]:
+    """The parts that speak to Kafka, by the name of what each replaces."""
     from streams.runtime.kafka_producers import KafkaJournalProducer  # noqa: PLC0415
     from streams.runtime.kafka_readers import KafkaIntake, KafkaJournalReader  # noqa: PLC0415
 
@@ -51,6 +54,15 @@ def furnish(points: Failpoints, diary: Diary) -> None:
 
         close = around(points, Failpoint.AFTER_REPLAY, None, KafkaJournalReader.close)
 
+    return {"KafkaJournalProducer": Producer, "KafkaIntake": IntakeSource, "KafkaJournalReader": Reader}
+
+
+def _postgres(points: Failpoints, diary: Diary) -> dict[str, type]:
+    """The parts that speak to PostgreSQL, by the name of what each replaces."""
+    from streams.fence.checkpoint import PostgresCheckpoints  # noqa: PLC0415
+    from streams.fence.heartbeat import Heartbeat  # noqa: PLC0415
+    from streams.fence.lease import PostgresLeases  # noqa: PLC0415
+
     class Checkpoints(PostgresCheckpoints):
         """A snapshot, and the token in its row."""
 
@@ -71,14 +83,7 @@ def furnish(points: Failpoints, diary: Diary) -> None:
 
         may_write = diary.allowing(Heartbeat.may_write)  # type: ignore[assignment]
 
-    vars(worker).update(
-        KafkaJournalProducer=Producer,
-        KafkaIntake=IntakeSource,
-        KafkaJournalReader=Reader,
-        PostgresCheckpoints=Checkpoints,
-        PostgresLeases=Leases,
-        Heartbeat=Beating,
-    )
+    return {"PostgresCheckpoints": Checkpoints, "PostgresLeases": Leases, "Heartbeat": Beating}
 
 
 def main() -> None:
