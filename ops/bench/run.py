@@ -20,6 +20,7 @@ from ops import embedded
 from ops.bench.audit import measure_audit, measure_travel, summary
 from ops.bench.connections import ConnectionsPlan, measure_connections
 from ops.bench.floor import Floor, measure_floor
+from ops.bench.growth import measure_growth
 from ops.bench.latency import Latency, measure_latency
 from ops.bench.logs import log_folder
 from ops.bench.recovery import Recovery, measure_recovery, weigh
@@ -142,6 +143,19 @@ async def _audited(
         return summary(measured, await measure_travel(settings, notify))
 
 
+def growth_bench(events: int, partitions: int, times: int, notify: Notify) -> dict[str, Any]:
+    """`turnlog bench grow`: a history of its own making, read, and moved to more partitions."""
+    with embedded.servers(None, progress=notify) as servers:
+        return _timed(_grown(servers, events, partitions, times, notify))
+
+
+async def _grown(
+    servers: embedded.EmbeddedStack, events: int, partitions: int, times: int, notify: Notify
+) -> dict[str, Any]:
+    async with deployment(servers, partitions) as settings:
+        return dict(await measure_growth(settings, events, partitions, times, notify))
+
+
 def takeover_bench(plan: TakeoverPlan, notify: Notify) -> dict[str, Any]:
     """`turnlog bench takeover`: two workers, two gateways, two agents; each fault some times."""
     with embedded.servers(None, progress=notify) as servers:
@@ -199,7 +213,8 @@ async def deployment(servers: embedded.EmbeddedStack, partitions: int) -> AsyncI
             try:
                 yield settings
             finally:
-                await admin.delete_topics(list(topics.all))
+                made = [each for each in await admin.list_topics() if each.startswith(f"{name}.")]
+                await admin.delete_topics(made)  # of every generation
 
 
 @contextlib.contextmanager

@@ -177,6 +177,27 @@ def audit(
     _run(lambda: audit_bench(events, partitions, rounds, progress), output)
 
 
+@app.command("grow")
+def grow(
+    events: Annotated[int, typer.Option("--events", min=1_000, help="Events of the journal.")] = 500_000,
+    partitions: PartitionsOption = 8,
+    times: Annotated[int, typer.Option("--times", min=2, help="New partitions of each old one.")] = 2,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """How fast `turnlog topic grow` moves a journal: events a second, beside those of reading and decoding it alone.
+
+    The deployment stands still for so long. `rss_mib` is the most that the process had, the making of the journal
+    included.
+
+    Example:
+
+      turnlog bench grow --events 500000 --times 4 -o json
+    """
+    from ops.bench.run import growth_bench
+
+    _run(lambda: growth_bench(events, partitions, times, progress), output)
+
+
 @app.command("archive")
 def archive(
     events: Annotated[int, typer.Option("--events", min=1_000, help="Events of the journal.")] = 400_000,

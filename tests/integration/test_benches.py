@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ops.bench.run import audit_bench, recovery_bench, takeover_bench
+from ops.bench.run import audit_bench, growth_bench, recovery_bench, takeover_bench
 from ops.bench.takeover import Fault, TakeoverPlan
 from ops.embedded import EmbeddedStack
 
@@ -49,3 +49,10 @@ def test_an_audit_is_held_against_reading_alone() -> None:
     assert 0 < document["audit_per_core_per_s"] < document["plain_per_core_per_s"]
     assert 0 < document["audit_rss_mib"] < 512
     assert 0 < document["travel_s_median"] <= document["travel_s_max"]
+
+
+def test_a_growth_writes_all_that_it_read_and_what_it_adds() -> None:
+    document = growth_bench(3_000, 2, 2, told)
+    assert document["written"] > document["events"] >= 3_000
+    assert 0 < document["written_per_core_per_s"] < document["read_per_core_per_s"]
+    assert document["new_partitions"] == 4
