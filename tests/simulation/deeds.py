@@ -20,6 +20,7 @@ from streams.core.commands import (
     CommitPersonFrame,
     CommitTurn,
     EraseConversation,
+    EraseIdle,
     HandBack,
     HandOver,
     MoveConversation,
@@ -32,6 +33,7 @@ from streams.core.events import (
     ConversationHandedBack,
     ConversationHandedOver,
     ConversationReopened,
+    Entry,
     Event,
     Frame,
     FrameCommitted,
@@ -76,6 +78,9 @@ class Known:
     """Open runs, and who has them."""
     closed: bool = False
     handed_over: bool = False
+    head: int = 0
+    lsn: int = 0
+    """Of its last entry."""
 
 
 class Deeds:
@@ -111,13 +116,15 @@ class Deeds:
         undone = any((known.closed or known.handed_over) for known in self._known.values())
         return self._begun and not self._doing and not undone
 
-    def see(self, event: Event) -> None:
-        """The next event of the journal."""
+    def see(self, entry: Entry) -> None:
+        """The next entry of the journal."""
+        event = entry.event
         if event.conversation_id is None:
             if isinstance(event, MemberJoined | MemberLeft):
                 self._members[event.member] = isinstance(event, MemberJoined)
             return
         known = self._of(event.conversation_id)
+        known.head, known.lsn = max(known.head, event.seq), entry.lsn
         match event:
             case TurnCommitted():
                 known.latest = event.turn.id
@@ -227,9 +234,26 @@ class Deeds:
         await self._later(conversation)
 
     async def _erase(self, conversation: str) -> None:
-        """For good: who wants it open later, or erased once more, changes nothing."""
+        """For good: who wants it open later, or erased once more, changes nothing. Or only if it is idle, by what was
+        seen of it a moment ago."""
         draw, number = self._random, next(self._numbers)
-        for _ in range(draw.choice([1, 2])):
+        while draw.random() < 0.6:
+            known = self._of(conversation)
+            head, lsn = known.head, known.lsn
+            await asyncio.sleep(draw.random() * 0.5)
+            await self._ask(
+                lambda ref, head=head, lsn=lsn: EraseIdle(  # type: ignore[misc]
+                    at=0,
+                    timestamp=0,
+                    ref=ref,
+                    conversation_id=conversation,
+                    id=f"e{number}",
+                    idle_since=0,
+                    head_seq=head,
+                    as_of_lsn=lsn,
+                )
+            )
+        for _ in range(draw.choice([0, 1, 1, 2])):
             await self._ask(
                 lambda ref: EraseConversation(
                     at=0, timestamp=0, ref=ref, conversation_id=conversation, by="op", reason="asked", id=f"e{number}"

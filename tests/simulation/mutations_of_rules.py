@@ -14,6 +14,7 @@ from streams.core import (
     conversation,
     due,
     editions,
+    erasure,
     fold,
     frames,
     invocations,
@@ -195,6 +196,12 @@ RULES = (
     ),
     Mutation(
         "what is erased stays closed", "it is as any closed one", _evolved(ConversationErased, _not_erased), ("erase",)
+    ),
+    Mutation(
+        "what is erased as idle is so when it is decided",
+        "who looked a moment ago is believed",
+        _replaced(erasure, "_why_not", lambda *_: None),
+        ("erase",),
     ),
     Mutation(
         "an erasure outlives its writer",

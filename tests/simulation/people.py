@@ -166,7 +166,7 @@ class People:
             case _:
                 pass
         if self._deeds is not None:
-            self._deeds.see(event)
+            self._deeds.see(entry)
         awaited = self._waiting.get(getattr(event, "ref", None) or "")
         if awaited is not None and awaited.outcome is None:
             awaited.outcome = event

@@ -10,10 +10,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from streams.core.commands import ApplyList, CommitFrame, Leave
+from streams.core.commands import ApplyList, CommitFrame, EraseIdle, Leave
 from streams.core.events import (
+    ConversationErased,
+    Duplicate,
     Entry,
     Frame,
     FrameCommitted,
@@ -22,12 +24,14 @@ from streams.core.events import (
     MemberJoined,
     MemberLeft,
     MoveReason,
+    Refused,
     Rejected,
     RunEnded,
     RunMoved,
     RunStatus,
     WriterOpened,
 )
+from streams.core.runs import SYSTEM
 from streams.fence.port import Checkpoint
 from streams.runtime.codec import Undecodable
 from streams.runtime.signals import Heartbeat, Tick
@@ -124,6 +128,8 @@ class Intake:
     """(Gateway, n) -> where the frames end that a list of it waits for; the least of several."""
     outcomes: dict[str, int]
     """Ref -> lsn of its outcome, where one record alone has that ref."""
+    looks: dict[str, EraseIdle] = field(default_factory=dict)
+    """By ref, what was to erase a conversation if it was idle."""
 
 
 def read(place: Place, partition: int) -> Intake:
@@ -151,7 +157,10 @@ def _read_keyed(place: Place, partition: int, intake: Intake) -> None:
                 intake.frames.append((record, frame))
     for record in committed(topics.turns, partition):
         with suppress(Undecodable):
-            intake.turns.append((record, codec.decode_turns(record, 0).ref))
+            command = codec.decode_turns(record, 0)
+            intake.turns.append((record, command.ref))
+            if isinstance(command, EraseIdle) and command.ref is not None:
+                intake.looks[command.ref] = command
 
 
 def _read_membership(place: Place, partition: int, intake: Intake) -> None:
@@ -233,6 +242,20 @@ def mistold(intake: Intake) -> Iterator[str]:
                     yield f"lsn {entry.lsn}: run {run_id} was answered with {parts}"
             case _:
                 pass
+
+
+def erased_in_use(intake: Intake) -> Iterator[str]:
+    """What a channel keeps no longer is not erased when something was said, or done, since it was looked at."""
+    last: dict[str | None, Entry] = {}
+    for entry in intake.entries:
+        event = entry.event
+        if isinstance(event, ConversationErased) and (look := intake.looks.get(event.ref or "")) is not None:
+            before = last.get(event.conversation_id)
+            if before is not None and before.lsn > look.as_of_lsn:
+                since = f"{type(before.event).__name__} at lsn {before.lsn}"
+                yield f"lsn {entry.lsn}: it is erased as idle, as of lsn {look.as_of_lsn}, though there is {since}"
+        elif not isinstance(event, Refused | Duplicate | RunEnded) and getattr(event, "sender", "") != SYSTEM:
+            last[event.conversation_id] = entry  # what closes runs comes of the erasure itself
 
 
 def _part_of(frame: Frame) -> str:

@@ -123,7 +123,7 @@ class Shape:
             {
                 "version": 1,
                 "channels": [
-                    {"id": "web", "kind": "web"},
+                    {"id": "web", "kind": "web", "retain_days": 1},
                     {"id": "agents", "kind": "websocket", **self.rules},
                 ],
                 "routes": [{"from": "web", "to": ["agents"]}],
@@ -296,6 +296,7 @@ class Schedule:
             found += promises.broken(intake, self._shape.member_ttl_ms, clock_was_set=self._cast.clock_was_set)
             found += promises.poison_left(place, partition, self._poison.origins)
             found += promises.mistold(intake)
+            found += promises.erased_in_use(intake)
             found += kept.broken(intake.entries, self._shape.rules)
             found += returns.broken(intake, self._shape.rules)
         found += [f"nobody handled: {error}" for error in place.loop.errors]
