@@ -36,6 +36,9 @@ SELECT round(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms;
 -- server_version: What the database is.
 SELECT current_setting('server_version') AS version, current_setting('max_connections')::int AS max_connections;
 
+-- journal_topic: Kafka's id of the journal that this database belongs to; no row: nothing was ever started with it.
+SELECT topic_id FROM topics WHERE name = 'conversations' OR name LIKE '%%.conversations';
+
 -- journal_positions: From where on checkpoints and the read model need the journal of each partition.
 SELECT coalesce(saved.partition, read.partition) AS partition,
     saved.journal_offset AS checkpoint, read.journal_offset AS projector

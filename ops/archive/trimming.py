@@ -20,7 +20,7 @@ from ops.database import Database
 from ops.digest.against import against
 from ops.digest.statements import Digests
 from ops.history.live import LiveHistory
-from ops.history.port import History, Missing, Range, Recorded
+from ops.history.port import History, HistoryUnavailable, Missing, Range, Recorded
 
 TAIL_OFFSETS: Final = 20_000
 """Left in any case: a gateway that starts reads the last 2,000 offsets, and ten times as many where those hold none."""
@@ -77,7 +77,16 @@ class Safe:
     notify: Callable[[str], None]
 
     async def plans(self, before_ms: int, tail: int = TAIL_OFFSETS) -> list[Plan]:
-        """How far each partition may be cut, when what is younger than `before_ms` stays; compared, nothing changed."""
+        """How far each partition may be cut, when what is younger than `before_ms` stays; compared, nothing changed.
+
+        Raises `HistoryUnavailable` for a database of another journal: its checkpoints say nothing about this one.
+        """
+        kept = [row["topic_id"] for row in await self.database.rows("journal_topic")]
+        if kept and self.live.identity not in kept:
+            raise HistoryUnavailable(
+                f"the database belongs to the journal with topic id {', '.join(kept)}, not to this one, "
+                f"{self.live.identity}: what its checkpoints need cannot be known. Set TURNLOG_POSTGRES to this one's"
+            )
         rows = {row["partition"]: row for row in await self.database.rows("journal_positions")}
         plans = []
         for partition in range(self.live.partitions):

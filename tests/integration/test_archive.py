@@ -23,7 +23,7 @@ from ops.cli.command_line import run
 from ops.database import Database
 from ops.digest.keys import trusted
 from ops.digest.statements import Digests
-from ops.history import Missing, Range, open_history
+from ops.history import HistoryUnavailable, Missing, Range, open_history
 from ops.history.live import live_history
 from ops.history.place import place_at
 from ops.provision import connected_admin
@@ -162,6 +162,10 @@ async def test_kafka_may_lose_what_is_safe_and_everything_goes_on(place: Deploym
         connection.execute(
             "INSERT INTO projector_positions SELECT partition, lsn, journal_offset FROM checkpoints ORDER BY partition"
         )
+        connection.execute("UPDATE topics SET topic_id = 'other ' || topic_id")
+        with pytest.raises(HistoryUnavailable, match="not to this one"):
+            await planned(place, operator)
+        connection.execute("UPDATE topics SET topic_id = replace(topic_id, 'other ', '')")
     before = await place.journal()
     plans = await planned(place, operator)
     assert [plan.held_by for plan in plans] == ["checkpoint"] * PARTITIONS
