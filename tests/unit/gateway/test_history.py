@@ -158,6 +158,65 @@ async def test_a_page_is_whole_whatever_the_read_model_and_memory_hold(
     assert (info.head_seq, info.channel) == (heads["c1"], "web")
 
 
+class MovingReader(Reader):
+    """The journal goes on while it is read: with each question some more entries reach memory, and others leave it."""
+
+    def __init__(self, entries: list[Entry], known: int, recent: Recent, at: int, steps: list[int]) -> None:
+        super().__init__(entries, known)
+        self._recent, self._at, self._steps = recent, at, steps
+
+    def advance(self) -> None:
+        for _ in range(self._steps.pop() if self._steps else 0):
+            if self._at < len(self.entries):
+                self._recent.add(0, self.entries[self._at])
+                self._at += 1
+
+    async def position(self, partition: int) -> Position:
+        self.advance()
+        return await super().position(partition)
+
+    async def transcript(self, conversation: str, after: int, limit: int) -> list[Stored]:
+        self.advance()
+        return await super().transcript(conversation, after, limit)
+
+    async def read(self, partition: int, from_offset: int, below_lsn: int) -> AsyncIterator[Entry]:
+        async for entry in super().read(partition, from_offset, below_lsn):
+            self.advance()
+            yield entry
+
+
+@given(
+    count=st.integers(1, 40),
+    known=st.integers(0, 40),
+    begun=st.integers(0, 40),
+    window=st.integers(1, 12),
+    limit=st.integers(1, 10),
+    steps=st.lists(st.integers(0, 6), max_size=60),
+)
+async def test_a_replay_comes_to_its_end_while_the_journal_goes_on_and_memory_forgets(
+    count: int, known: int, begun: int, window: int, limit: int, steps: list[int]
+) -> None:
+    """A read model that stays behind, and a window that moves on between two looks: what was missed by one page is in
+    the next. Each part goes on where the last one stopped, and one that brings nothing is asked for once more."""
+    entries = journal([opened("c1"), *(said("c1", seq) for seq in range(1, count + 1))])
+    recent = Recent(1, entries_max=window)
+    begun = min(begun, count)
+    for entry in entries[: begun + 1]:
+        recent.add(0, entry)
+    ports: Any = MovingReader(entries, min(known, begun + 1), recent, begun + 1, steps)
+    moving = History(ports, recent, ports, ports, partition_of=lambda _: 0, lag_wait_s=0)
+    shown: list[int] = []
+    for _ in range(2 * (count + len(steps)) + 2):
+        page = await moving.page("c1", len(shown), limit)
+        found = [stored.entry.event.seq for stored in page.stored]
+        assert found == list(range(len(shown) + 1, len(shown) + len(found) + 1))
+        shown += found
+        assert found or len(shown) >= page.head or steps, "nothing moves any more, and what follows is not there"
+        if len(shown) == page.head and not steps:
+            break
+    assert shown == list(range(1, recent.last_lsn(0)))
+
+
 async def test_what_memory_holds_is_not_asked_for() -> None:
     entries = journal([opened("c1"), said("c1", 1), said("c1", 2)])
     reader, ports = history(entries, known=0, kept_from=0)
