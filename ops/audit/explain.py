@@ -6,7 +6,7 @@ was decided, so that a choice that cannot be explained is seen as such.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ops.audit.violations import SKEW_MS
@@ -31,6 +31,8 @@ from streams.runtime.partitioning import partition_of
 
 HASH: Final = "rendezvous-1"
 """See `streams.core.ownership`: the highest 8-byte BLAKE2b of conversation and member wins."""
+
+DRAINS: Final = "drains"
 
 
 class Explainer:
@@ -203,15 +205,26 @@ def candidates(state: Partition, group: str, conversation: str, at: int) -> list
             "since": each.since,
             "score": weight(conversation, each.id).hex(),
             "counts": each.id in ids,
-            "why_not": None
-            if each.id in ids
-            else "drains"
-            if each.draining
-            else f"joined just now: counts from {each.since} on",
+            "why_not": None if each.id in ids else DRAINS if each.draining else "joined just now",
         }
         for each in members
     ]
     return sorted(rows, key=_by_score, reverse=True)
+
+
+def _soon(state: Partition, chosen: Mapping[str, str | None], conversation: str) -> list[dict[str, Any]]:
+    """Members that the next turn may be given to, though they do not count yet: log time stands still while nothing is
+    written, and goes on with that turn."""
+    found = []
+    for group, member in chosen.items():
+        rows = candidates(state, group, conversation, state.at)
+        best = next((row["score"] for row in rows if row["member"] == member), "")
+        found += [
+            {"group": group, "member": row["member"], "since": row["since"]}
+            for row in rows
+            if row["since"] > state.at and not row["counts"] and row["why_not"] != DRAINS and row["score"] > best
+        ]
+    return found
 
 
 def _by_score(row: dict[str, Any]) -> tuple[str, str]:
@@ -239,6 +252,7 @@ async def explain(
             "partition": partition,
             "hash": HASH,
             "now": shown,
+            "soon": _soon(now.state, shown["next"], conversation),
             "missing": [str(each) for each in await history.missing(partition)],
             "turns": [*explainer.turns.values()],
         }

@@ -128,7 +128,8 @@ class PartitionSource:
             gone = ", ".join(str(each) for each in missing)
             raise CouldNotVerify(
                 f"partition {self._partition} of the journal: offsets {gone} are not there any more, so that nothing "
-                "can be said about what rests on them"
+                "can be said about what rests on them. An archive that has them is named with --archive; whether it is "
+                "damaged, `turnlog archive verify` says"
             )
         self.start, self.end = position, (await self._history.bounds(self._partition)).end
         if self._intake is not None:

@@ -248,12 +248,18 @@ def explained_lines(document: Mapping[str, Any]) -> Iterator[str]:
     now = document["now"]
     owners = ", ".join(f"{group}: {member or 'nobody'}" for group, member in now["next"].items()) or "nobody"
     yield f"a turn now would go to {owners} (hash {document['hash']}, head seq {now['head_seq']})"
+    for soon in document["soon"]:
+        yield f"  or to {soon['member']} of {soon['group']}, which joined: it counts from log time {_since(soon)}"
 
 
 def _candidate(each: Mapping[str, Any], chosen: str | None) -> str:
     mark = "→" if each["member"] == chosen else " "
     why_not = f"; does not count: {each['why_not']}" if each["why_not"] else ""
-    return f"    {mark} {each['score']}  {each['member']}, counts from log time {each['since']}{why_not}"
+    return f"    {mark} {each['score']}  {each['member']}, counts from log time {_since(each)}{why_not}"
+
+
+def _since(member: Mapping[str, Any]) -> str:
+    return f"{told_time(member['since'])} UTC"
 
 
 def told(verdict: dict[str, object]) -> str:

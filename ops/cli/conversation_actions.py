@@ -71,7 +71,7 @@ def move(
         return move(settings, conversation, to=to, by=who, reason=why)
 
     settings = settings_from(kafka, postgres, namespace)
-    _do(settings, conversation, f"move to {to}", by, output, act, dry_run=dry_run, yes=yes)
+    _do(settings, conversation, "move", by, output, act, to=to, dry_run=dry_run, yes=yes)
 
 
 def release(
@@ -142,6 +142,7 @@ def _do(
     output: Output,
     act: Callable[[Settings, str], Coroutine[Any, Any, Event]],
     *,
+    to: str | None = None,
     dry_run: bool,
     yes: bool,
 ) -> None:
@@ -152,22 +153,46 @@ def _do(
         if before is None:
             raise CommandFailed(f"there is no conversation {conversation}", NEGATIVE)
         if dry_run:
-            _tell(conversation, what, before, None, output)
+            if to is not None:
+                _require_member(settings, to)
+            _tell(conversation, what, before, None, output, to)
             return
         if not yes:
-            require_yes(f"{what.capitalize()}: {conversation}, {_state(before)}?")
+            require_yes(f"{what.capitalize()}{_to(to)}: {conversation}, {_state(before)}?")
         outcome = decided(act(settings, by or getpass.getuser()))
         after = asyncio.run(shown(settings, conversation, progress))
-    _tell(conversation, what, before, after, output)
+    _tell(conversation, what, before, after, output, to)
     require_taken(outcome)
 
 
-def _tell(conversation: str, what: str, before: dict[str, Any], after: dict[str, Any] | None, output: Output) -> None:
+def _require_member(settings: Settings, member: str) -> None:
+    from ops.members import found
+
+    if asyncio.run(found(settings, member)) is None:
+        raise CommandFailed(f"there is no member {member}; `turnlog member list` shows those there are", NEGATIVE)
+
+
+def _to(member: str | None) -> str:
+    return "" if member is None else f" to {member}"
+
+
+def _tell(
+    conversation: str,
+    what: str,
+    before: dict[str, Any],
+    after: dict[str, Any] | None,
+    output: Output,
+    to: str | None,
+) -> None:
     if output is not Output.TABLE:
-        emit({"conversation": conversation, "action": what, "dry_run": after is None, "before": before, "after": after})
+        action = f"{what}{_to(to)}"
+        emit(
+            {"conversation": conversation, "action": action, "dry_run": after is None}
+            | {"before": before, "after": after}
+        )
         return
     progress(f"{conversation} {'is' if after is None else 'was'} {_state(before)}")
-    progress(f"would {what} it" if after is None else f"it is {_state(after)}")
+    progress(f"would {what} it{_to(to)}" if after is None else f"it is {_state(after)}")
 
 
 def _state(shown: dict[str, Any]) -> str:

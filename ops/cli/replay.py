@@ -177,6 +177,9 @@ async def look(history: History, wanted: Wanted) -> AsyncIterator[Mapping[str, A
 def _tell(documents: Sequence[Mapping[str, Any]]) -> None:
     for document in documents:
         at = document["as_of"]
+        if not at["lsn"]:
+            progress(f"partition {document['partition']}: nothing, it is before its first event")
+            continue
         progress(
             f"partition {document['partition']} as of {told_time(at['timestamp'])} UTC: lsn {at['lsn']}, "
             f"offset {at['offset']}, writer epoch {at['writer_epoch']}"
@@ -204,8 +207,27 @@ def _tell_difference(documents: Sequence[Mapping[str, Any]]) -> None:
                     "partition": document["partition"],
                     "change": row["change"],
                     "of": f"{name.removesuffix('_id')} {row[name]}",
-                    "what": row["what"],
+                    "what": _told_fields(row["what"], changed=row["change"] == "changed"),
                 }
                 for row in document[of]
             ]
     show_rows(rows, CHANGE_COLUMNS, Output.TABLE, empty="no difference")
+
+
+def _told_fields(fields: Mapping[str, Any], *, changed: bool) -> str:
+    """The fields of something for people; of what `changed` before and after."""
+    told = []
+    for name, value in fields.items():
+        shown = " → ".join(map(_told_value, value)) if changed else _told_value(value)
+        told.append(f"{name.replace('_', ' ')} {shown}")
+    return ", ".join(told)
+
+
+def _told_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return " ".join(f"{key}: {_told_value(each)}" for key, each in value.items()) or "none"
+    if isinstance(value, list):
+        return " ".join(map(_told_value, value)) or "none"
+    return "none" if value is None else str(value)

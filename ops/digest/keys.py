@@ -121,8 +121,9 @@ def trusted(given: Iterable[str] = (), signer: SigningKey | None = None) -> Trus
 
 def public_key(file: Path) -> Ed25519PublicKey:
     """The public key in a PEM file. Raises `DigestKeyError`."""
+    text = _read(str(file))
     try:
-        key = load_pem_public_key(_read(str(file)).encode())
+        key = load_pem_public_key(text.encode())
     except ValueError:
         raise DigestKeyError(f"{file} is no public key in PEM") from None
     if not isinstance(key, Ed25519PublicKey):

@@ -10,10 +10,11 @@ import pytest
 
 from ops.audit.explain import explain
 from ops.cli.audit import explained_lines
+from streams.core.commands import ApplyConfig
 from streams.core.events import Entry, TurnCommitted
 from streams.core.ownership import weight
 from tests.support.histories import one_partition
-from tests.support.journals import CONVERSATION, Journal, ready, taken_over
+from tests.support.journals import CONVERSATION, DOCUMENT, Journal, ready, taken_over
 
 pytestmark = pytest.mark.unit
 
@@ -109,3 +110,18 @@ async def test_a_choice_that_the_rules_do_not_give_is_not_explained_away() -> No
 
 async def test_a_conversation_that_is_not_there_has_no_explanation() -> None:
     assert await explain(one_partition(ready().entries), "nobody", None) is None
+
+
+async def test_a_member_that_just_joined_is_named_as_whom_the_next_turn_may_be_given_to() -> None:
+    """An idle partition's log time stands still: the member counts once anything is written there."""
+    journal = ready()
+    journal.say()
+    best = max(weight(CONVERSATION, member) for member in ("gw-1.1", "gw-1.2"))
+    newcomer = next(name for number in range(3, 99) if weight(CONVERSATION, name := f"gw-1.{number}") > best)
+    settling = DOCUMENT.replace('"group_settle_ms": 0', '"group_settle_ms": 1000')
+    journal.take(ApplyConfig(at=journal.at, timestamp=journal.at, version=2, document=settling))
+    journal.join(newcomer)
+    document = await explained(journal.entries)
+    assert document["now"]["next"]["agents/bots"] == journal.owner
+    assert [each["member"] for each in document["soon"]] == [newcomer]
+    assert any(f"or to {newcomer} of agents/bots" in line for line in explained_lines(document))
