@@ -55,6 +55,15 @@ def decode(value: bytes, schemas: dict[bytes, Any]) -> dict[str, Any]:
     return {**entry, "event": name.removeprefix("turnlog.v1."), "fields": fields}
 
 
+def text_of(frame: dict[str, Any]) -> str | None:
+    """What a frame says; of a streamed answer each frame is a piece, whose text is in its data."""
+    if frame["type"] != "genui" or frame["key_id"] is not None or not frame["data"]:
+        text: str | None = frame["text"]
+        return text
+    chunk = json.loads(frame["data"])
+    return chunk.get("content") if chunk.get("type") == "text" else None
+
+
 def store(database: Any, partition: int, entries: list[dict[str, Any]], position: int) -> None:
     """Rows and position, together or not at all."""
     events, said = [], []
@@ -66,7 +75,7 @@ def store(database: Any, partition: int, entries: list[dict[str, Any]], position
         if entry["event"] == "TurnCommitted":
             said.append((*where, entry["timestamp"], "person", entry["fields"]["turn"]["text"]))
         if entry["event"] == "FrameCommitted" and entry["seq"]:
-            said.append((*where, entry["timestamp"], entry["fields"]["sender"], entry["fields"]["frame"]["text"]))
+            said.append((*where, entry["timestamp"], entry["fields"]["sender"], text_of(entry["fields"]["frame"])))
     database.begin()
     if events:
         database.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, epoch_ms(?::BIGINT), ?)", events)

@@ -164,6 +164,9 @@ def _exported(root: Path, table: str) -> str:
         return _parquet_files(DeltaTable(root / table).file_uris(), table)
     if (root / "catalog.db").is_file():
         return _parquet_files(in_folder(root).data_files(table), table)
+    deltas = sorted(log.parent.name for log in root.glob("*/_delta_log"))
+    if deltas:
+        raise NoSource(f"the export in {root} has no table {table}, but {', '.join(deltas)}")
     raise NoSource(f"{root} has no table {table} of an export (`turnlog export parquet {root}` makes one)")
 
 

@@ -217,7 +217,8 @@ class Journal:
             yield events_table(chunk)
 
     async def tables(self, *names: str, follow: bool = False) -> AsyncGenerator[Mapping[str, pa.Table], None]:
-        """The tables `names` (none: all) as Arrow, in increments: their rows together are the tables, each once.
+        """The tables `names` (none: all) as Arrow, in increments, none empty: their rows together are the tables, each
+        once.
 
         From the journal's beginning, for a row tells of what came before it; see `turnlog.data.tables`.
         """
@@ -228,7 +229,9 @@ class Journal:
             for record in chunk:
                 fold.take(record.offset, record.entry)
             rows = fold.drain()
-            yield {table.name: arrow(table, rows[table.name]) for table in tables if rows[table.name]}
+            increment = {table.name: arrow(table, rows[table.name]) for table in tables if rows[table.name]}
+            if increment:
+                yield increment
 
     def _chosen(self, conversation: str | None, partitions: Iterable[int] | None) -> list[TopicPartition]:
         numbers = None if partitions is None else set(partitions)
