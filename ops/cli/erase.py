@@ -39,7 +39,7 @@ ERASED_COLUMNS = ("conversation", "seq", "repeated", "keys", "destroyed", "gone_
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("erase")(erase)
+    app.command("erase", rich_help_panel="Operate")(erase)
 
 
 def erase(

@@ -92,3 +92,20 @@ def test_what_people_do_beside_their_turns_is_told() -> None:
         "op gives the conversation back to agents (done)",
     ):
         assert expected in told, told
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ('{"type":"text","content":"half ","id":1}', "half"),
+        ('{"type":"event","name":"stream_done","id":2}', '{"type":"event","name":"stream_done","id":2}'),
+        ('{"type":"text","content":7}', '{"type":"text","content":7}'),
+        ("(43 characters)", "(43 characters)"),
+    ],
+)
+def test_a_piece_of_a_stream_is_told_by_its_text(data: str, told: str) -> None:
+    journal = ready()
+    journal.say()
+    frame = Frame(id="f", type="genui", stream_id="s", data=data, client_id="f")
+    journal.frame(journal.owner, frame=frame)
+    assert sentence(journal.entries[-1].event).endswith(f"sends genui (run of turn 1, epoch 1): {told}")
