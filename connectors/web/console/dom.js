@@ -30,17 +30,15 @@ export function table(caption, columns, rows) {
 
 const shown = (cell) => (cell === null || cell === undefined || cell === "" ? "–" : cell instanceof Node ? cell : String(cell));
 
-/** A moment as people here read it, with the exact one behind. */
+/** A moment in UTC, as `clock` and the command line tell it, with the exact one behind. */
 export function moment(iso) {
-  const at = new Date(iso);
-  return el("time", { datetime: iso, title: iso },
-    at.toLocaleDateString(undefined, { dateStyle: "medium" }) + " " + at.toLocaleTimeString());
+  return el("time", { datetime: iso, title: iso }, `${iso.slice(0, 10)} ${iso.slice(11, 19)} UTC`);
 }
 
 /** A number and what there are so many of. */
 export const counted = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
 
-/** The time of day, to the millisecond. */
+/** The time of day, UTC, to the millisecond. */
 export const clock = (iso) => iso.slice(11, 23);
 
 export const conversationLink = (id, at) =>
