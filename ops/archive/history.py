@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import schemas
 from ops.archive.columns import KAFKA_COLUMNS, records_of
 from ops.archive.layout import ArchiveInfo, Manifest, Segment, end_of, info_at, missing_of
+from ops.history.decoding import decode_chunk
 from ops.history.place import Place
 from ops.history.port import HistoryUnavailable, Missing, Range, Recorded
 from schemas import Schema, SchemaError
@@ -137,8 +138,7 @@ class ArchiveHistory:
 
     def decode_all(self, chunk: Sequence[Recorded]) -> list[Entry]:
         """See `History`."""
-        decode = self._codec.decode_entry
-        return [decode(recorded.value) for recorded in chunk]
+        return decode_chunk(self._codec, chunk)
 
 
 def opened_file(path: Any, name: str) -> Any:

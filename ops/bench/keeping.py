@@ -19,6 +19,7 @@ from ops.digest.keys import Trust, new_key
 from ops.digest.leaves import leaves_of
 from ops.digest.sealing import Sealer
 from ops.digest.statements import Digests
+from ops.history.decoding import decode_chunk
 from ops.history.place import place_at
 from ops.history.port import Range, Recorded
 from streams.core.events import Entry
@@ -74,7 +75,7 @@ class Held:
 
     def decode_all(self, chunk: Sequence[Recorded]) -> list[Entry]:
         """See `History`."""
-        return [self.codec.decode_entry(recorded.value) for recorded in chunk]
+        return decode_chunk(self.codec, chunk)
 
 
 async def measure(events: int, notify: Callable[[str], None]) -> dict[str, Any]:

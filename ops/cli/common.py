@@ -196,6 +196,12 @@ def _cell(value: Any, name: str) -> str:
     return printable(str(value))
 
 
+STRAY: Final = (
+    "no worker writes such a record: find its partition with `turnlog audit verify`, and its writer; what lies before "
+    "and behind it is read with --from and --to, where the command has them"
+)
+
+
 @contextmanager
 def translated_failures(*, quiet: bool = True) -> Iterator[None]:
     """States of the world that stop a command become `CommandFailed`; what is left is a mistake and keeps its trace.
@@ -218,6 +224,7 @@ def translated_failures(*, quiet: bool = True) -> Iterator[None]:
     from streams.fence.port import FenceUnavailable
     from streams.fence.signing import MasterKeyError
     from streams.runtime.kafka import KafkaUnavailable
+    from streams.runtime.records import Undecodable
     from streams.sealing.store import CopiesUnavailable
     from streams.topics import TopicsError
 
@@ -237,6 +244,8 @@ def translated_failures(*, quiet: bool = True) -> Iterator[None]:
         raise CommandFailed(str(error)) from error
     except (SchemaMismatch, TopicsError) as error:
         raise CommandFailed(str(error)) from error
+    except Undecodable as error:
+        raise CommandFailed(f"{error}\n{STRAY}") from error
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any, Final
 from aiokafka import TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
+from ops.history.decoding import decode_chunk
 from ops.history.port import HistoryUnavailable, Missing, Range, Recorded
 from ops.provision import connected_admin
 from streams.core.events import Entry
@@ -100,8 +101,7 @@ class LiveHistory:
 
     def decode_all(self, chunk: Sequence[Recorded]) -> list[Entry]:
         """See `History`."""
-        decode = self.codec.decode_entry
-        return [decode(recorded.value) for recorded in chunk]
+        return decode_chunk(self.codec, chunk)
 
     def _name(self, partition: int) -> TopicPartition:
         if not 0 <= partition < self._partitions:
