@@ -168,6 +168,10 @@ class Viewer:
                     # An agent's word that it could not answer has no number: it is shown, and ends its turn.
                     if frame.get("type") == "error" and "number" in frame["data"]:
                         self._refused(int(frame["data"]["number"]), json.dumps(frame))
+                        if frame["data"]["code"] == "replay_unavailable":
+                            # On this connection nothing is shown until it is asked for again.
+                            await asyncio.sleep(frame["data"]["retryAfterMs"] / 1000)
+                            await socket.send(json.dumps({"type": "sync", "watermark": self._last}))
                     yield frame
             finally:
                 pinging.cancel()
