@@ -70,6 +70,19 @@ async def shown(settings: Settings, conversation: str, notify: Notify) -> dict[s
     return await _from_journal(settings, conversation, partition, epoch)
 
 
+async def knows_member(settings: Settings, partition: int, member: str) -> bool | None:
+    """Whether the member is there, by the read model; None: that is behind in this partition."""
+    read_model = ReadModel(settings.postgres, sessions=1)
+    try:
+        if any(row.member == member for row in await read_model.members()):
+            return True
+        if not await is_current(settings, read_model, partition):
+            return None
+        return any(row.member == member for row in await read_model.members())
+    finally:
+        await read_model.close()
+
+
 async def is_current(settings: Settings, read_model: ReadModel, partition: int) -> bool:
     """Wait until the read model has what is committed in the partition by now; False: not in time."""
     return await _current(read_model, partition, await _committed_end(settings, partition))

@@ -154,7 +154,7 @@ def _do(
             raise CommandFailed(f"there is no conversation {conversation}", NEGATIVE)
         if dry_run:
             if to is not None:
-                _require_member(settings, to)
+                _require_member(settings, before["partition"], to)
             _tell(conversation, what, before, None, output, to)
             return
         if not yes:
@@ -165,10 +165,11 @@ def _do(
     require_taken(outcome)
 
 
-def _require_member(settings: Settings, member: str) -> None:
-    from ops.members import found
+def _require_member(settings: Settings, partition: int, member: str) -> None:
+    """Of a member that the read model does not show, unless it may only be behind: a worker refuses it in any case."""
+    from ops.conversations import knows_member
 
-    if asyncio.run(found(settings, member)) is None:
+    if asyncio.run(knows_member(settings, partition, member)) is False:
         raise CommandFailed(f"there is no member {member}; `turnlog member list` shows those there are", NEGATIVE)
 
 
