@@ -1,4 +1,4 @@
-"""A viewer of the fault suite does as the protocol asks of clients; else it would blame gateways for its own omissions."""
+"""A viewer of the fault suite does as the protocol asks of clients; else gateways would be blamed for its omissions."""
 
 from __future__ import annotations
 
