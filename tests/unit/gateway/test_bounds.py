@@ -53,8 +53,9 @@ async def test_few_replays_of_one_agent_are_read_at_once_and_each_conversation_g
         for _ in range(3):
             for conversation, _token in conversations:
                 await agent.say(conversation, {"type": "sync", "watermark": 0})
-        await agent.settled()
-        await until(lambda: reads.now == agent_past.REPLAYS_AT_ONCE)
+            # All of them are asked for, and as many as may be are read, before any is asked for again.
+            assert await agent.settled() == []
+            await until(lambda: reads.now == agent_past.REPLAYS_AT_ONCE)
         reads.go_on.set()
         # Those that are read when it is asked again are read once more; those that wait still, once.
         expected = len(conversations) + agent_past.REPLAYS_AT_ONCE
