@@ -15,9 +15,11 @@ from ops.embedded import EmbeddedStack
 from ops.history.live import SILENCE_S, live_history
 from streams.core.events import BatchCommitted, Entry, Event, Turn, TurnCommitted, WriterOpened
 from streams.runtime.codec import Codec
+from streams.runtime.kafka import KafkaEnds
 from streams.settings import load_settings
 from streams.topics import Topics, ensure
 from tests.support.histories import read_all
+from tests.support.waiting import until
 from turnlog.data import Journal, JournalUnavailable, MissingRecords, Record
 from turnlog.data.events import TurnCommitted as Said
 
@@ -34,8 +36,9 @@ def turn(conversation_id: str, seq: int) -> TurnCommitted:
 class Writer:
     """Writes a journal as a sequencer does: a transaction a batch, the record's key the conversation."""
 
-    def __init__(self, producer: AIOKafkaProducer, topic: str) -> None:
+    def __init__(self, producer: AIOKafkaProducer, topic: str, ends: KafkaEnds) -> None:
         self._producer = producer
+        self._ends = ends
         self._topic = topic
         self.lsn: dict[int, int] = {}
 
@@ -58,6 +61,11 @@ class Writer:
             self.lsn[partition] = lsn
         else:
             await self._producer.abort_transaction()
+        await until(lambda: self._is_ended([TopicPartition(self._topic, partition)]))
+
+    async def _is_ended(self, where: list[TopicPartition]) -> bool:
+        """The broker answers before it has written the marker, up to which no reader gets what is committed."""
+        return await self._ends.stable(where) == await self._ends.high(where)
 
 
 @pytest.fixture
@@ -71,9 +79,11 @@ async def writer(stack: EmbeddedStack, fresh_namespace: str) -> AsyncIterator[Wr
         await admin.close()
     producer = AIOKafkaProducer(bootstrap_servers=stack.kafka, transactional_id=f"{topic}-writer")
     await producer.start()
+    ends = KafkaEnds(stack.kafka, 10.0)
     try:
-        yield Writer(producer, topic)
+        yield Writer(producer, topic, ends)
     finally:
+        await ends.close()
         await producer.stop()
 
 
