@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from connectors.gateway.protocol import limits
+from connectors.gateway.protocol import limits, messages
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import json_text
+from connectors.gateway.protocol.parse_person import MODELS
 
 Fields = dict[str, Any]
 
@@ -19,15 +20,19 @@ FRAMES: Final = {"client_tools": "tools", "client_skills": "skills"}
 
 
 class Declared:
-    """One connection's. Raises `payload_too_large` for what does not go with a message."""
+    """One connection's. Raises `payload_too_large` for what does not go with a message, `invalid_message` for what is
+    no tool or skill."""
 
     def __init__(self) -> None:
         self._context: Fields = {}
 
     def hello(self, frame: Fields) -> None:
         """All that hello declares."""
-        context = dict(frame.get("meta") or {})
-        self._keep(context | {name: frame[name] for name in FRAMES.values() if frame.get(name)})
+        said = {name: frame[name] for name in FRAMES.values() if frame.get(name)}
+        for kind, name in FRAMES.items():
+            if name in said:
+                messages.check(MODELS[kind], {"type": kind, name: said[name]}, "hello")
+        self._keep(dict(frame.get("meta") or {}) | said)
 
     def replace(self, frame: Fields) -> None:
         """What a frame of `FRAMES` declares in place of what was."""

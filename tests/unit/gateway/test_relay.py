@@ -63,6 +63,18 @@ async def test_what_is_too_much_to_go_with_each_message_is_refused_and_the_conne
         assert "tools" not in (await agent.until("text"))["meta"]
 
 
+@pytest.mark.parametrize("declared", [{"tools": [{"name": 7}]}, {"tools": [{}]}, {"skills": [{"name": "s"}]}])
+async def test_what_is_no_tool_or_skill_is_refused_and_the_connection_goes_on(
+    served: Served, declared: dict[str, Any]
+) -> None:
+    _, token = await served.conversation()
+    async with served.agent() as agent, served.socket(token, {"watermark": 0, **declared}) as person:
+        refused = await person.until_refused()
+        assert (refused["code"], refused["frameType"]) == ("invalid_message", "hello")
+        await person.send({"type": "text", "data": {"text": "hi"}})
+        assert not (await agent.until("text"))["meta"].keys() & {"tools", "skills"}
+
+
 async def test_a_catalog_is_told_to_who_comes_later_and_not_again_to_who_has_it(served: Served) -> None:
     conversation, token = await served.conversation()
     catalog = {"type": "genui_components", "hash": "h1", "components": [{"name": "c", "template": "<b></b>"}]}
