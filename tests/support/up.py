@@ -10,10 +10,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+import httpx
+
 from tests.support.command import turnlog_async
+from tests.support.waiting import until
 
 STOP_S = 60.0
 
@@ -57,7 +61,7 @@ class Up:
 async def add_channels(
     up: Up, folder: Path, channels: Sequence[Mapping[str, Any]], routes: Sequence[Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Channels and routes beside those that are there; the new channels' login secrets."""
+    """Channels and routes beside those that are there; the new channels' secrets. Every gateway knows them then."""
     listed = await turnlog_async("channel", "list", "-o", "json", environment=up.environment)
     document = {
         "channels": [*listed.document["channels"], *channels],
@@ -68,7 +72,18 @@ async def add_channels(
     applied = await turnlog_async("channel", "apply", str(file), "--yes", "-o", "json", environment=up.environment)
     assert applied.code == 0, applied.err
     secrets: dict[str, str] = applied.document["secrets"]
+    newest = channels[-1]  # they are one document, for which each gateway looks once a second
+    scope = "channel" if newest["kind"] == "websocket" else "conversation"
+    for gateway in up.gateways:
+        await until(partial(_serves, gateway, secrets[newest["id"]], scope))
     return secrets
+
+
+async def _serves(gateway: str, secret: str, scope: str) -> bool:
+    headers = {"authorization": f"Bearer {secret}"}
+    async with httpx.AsyncClient(base_url=gateway, timeout=30) as http:
+        answer = await http.post("/api/v1/converger/tokens/generate", headers=headers, json={"scope": scope})
+    return answer.is_success
 
 
 @contextmanager
