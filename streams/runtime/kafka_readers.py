@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -33,6 +34,21 @@ READ_WAIT_MS = 5
 FETCH_WAIT_MS = 5
 # As many partitions as are opened at the same time (`ports.OPENED_AT_ONCE`); each connection costs the broker a little.
 READERS_KEPT = 8
+
+
+@contextmanager
+def _failures_of(read: str) -> Iterator[None]:
+    """What aiokafka raises while the intake, or the journal, is read, as what it means."""
+    try:
+        yield
+    except OffsetOutOfRangeError as error:
+        raise Unrecoverable(f"the {read} was cut off while it was read: {error}") from error
+    except KafkaError as error:
+        raise KafkaUnavailable(f"cannot read the {read}: {type(error).__name__}: {error}") from error
+    except asyncio.CancelledError as error:
+        if is_stray():
+            raise KafkaUnavailable(f"cannot read the {read}: the connection was closed") from error
+        raise
 
 
 class KafkaIntake:
@@ -81,7 +97,7 @@ class KafkaIntake:
         self._first = kept[self._membership].end
 
     async def poll(self, limit: int, wait_ms: int, *, membership: bool) -> Polled:
-        try:
+        with _failures_of("intake"):
             changes = await self._changes(limit, wait_ms) if membership else ()
             if not membership:
                 found = await self._keyed(limit, wait_ms)
@@ -92,14 +108,6 @@ class KafkaIntake:
             else:
                 found = await self._consumer.getmany(timeout_ms=wait_ms, max_records=limit)
                 changes = found.get(self._membership, ())
-        except OffsetOutOfRangeError as error:
-            raise Unrecoverable(f"the intake was cut off while it was read: {error}") from error
-        except KafkaError as error:
-            raise KafkaUnavailable(f"cannot read the intake: {type(error).__name__}: {error}") from error
-        except asyncio.CancelledError as error:
-            if is_stray():
-                raise KafkaUnavailable("cannot read the intake: the connection was closed") from error
-            raise
         read = Positions(*[await self._position(name) for name in self._all])
         return Polled(found.get(self._turns, ()), found.get(self._frames, ()), changes, read)
 
@@ -194,16 +202,8 @@ class KafkaJournalReader:
             self._consumer.assign([self._name])
             self._consumer.seek(self._name, self._begin_at)
             self._begin_at = None
-        try:
+        with _failures_of("journal"):
             found = await self._consumer.getmany(timeout_ms=READ_WAIT_MS)
-        except OffsetOutOfRangeError as error:
-            raise Unrecoverable(f"the journal was cut off while it was replayed: {error}") from error
-        except KafkaError as error:
-            raise KafkaUnavailable(f"cannot read the journal: {type(error).__name__}: {error}") from error
-        except asyncio.CancelledError as error:
-            if is_stray():
-                raise KafkaUnavailable("cannot read the journal: the connection was closed") from error
-            raise
         position = int(await self._consumer.position(self._name))
         self._good = True
         return found.get(self._name, ()), position
