@@ -38,6 +38,7 @@ from streams.projector.store import PostgresProjection
 from streams.projector.writer import ProjectionWriter
 from streams.runtime.canary import CouldNotCheck
 from streams.runtime.canary import run as run_canary
+from streams.runtime.codec import Codec
 from streams.runtime.health import HealthServer
 from streams.runtime.kafka import KafkaUnavailable
 from streams.runtime.kafka_producers import KafkaOutbox
@@ -191,6 +192,19 @@ def create(settings: Settings, on_ready: OnReady | None = None) -> ProjectorApp:
             await writer.put(JournalRecord(message.partition, message.offset, message.value, traceparent))
 
     app.task(writer.run)
+    if settings.canary_every_s:
+
+        async def canary() -> None:
+            await _run_canary(settings, metrics)
+
+        app.timer(interval=settings.canary_every_s)(canary)
+    _erase_by_the_clock(app, codec, metrics)
+    return app
+
+
+def _erase_by_the_clock(app: ProjectorApp, codec: Codec, metrics: ProjectorMetrics) -> None:
+    """Have what channels keep no longer erased, and keys that were destroyed forgotten by their topic."""
+    settings, topics = app.settings, app.topics_read
     shredder, keys = Shredder(settings.postgres), KeyTopic(settings)
     idle, outbox = IdleConversations(settings.postgres), KafkaOutbox(settings.kafka, settings.request_timeout_ms / 1000)
     app.open_parts = shredder, keys, idle, outbox
@@ -199,26 +213,19 @@ def create(settings: Settings, on_ready: OnReady | None = None) -> ProjectorApp:
         await _shred(shredder, keys)
 
     app.timer(interval=SHRED_EVERY_S)(shred)
-    if settings.canary_every_s:
+    if not settings.retention_every_s:
+        return
 
-        async def canary() -> None:
-            await _run_canary(settings, metrics)
+    async def ask(partition: int, command: EraseIdle) -> None:
+        key = command.conversation_id.encode()
+        await outbox.send(topics.turns, partition, codec.encode_command(command), key=key)
 
-        app.timer(interval=settings.canary_every_s)(canary)
-    if settings.retention_every_s:
+    retention = Retention(idle, ask, lambda: shredder.restore(keys), metrics)
 
-        async def ask(partition: int, command: EraseIdle) -> None:
-            key = command.conversation_id.encode()
-            await outbox.send(topics.turns, partition, codec.encode_command(command), key=key)
+    async def retain() -> None:
+        await _retain(retention, app.writer.following)
 
-        retention = Retention(idle, ask, lambda: shredder.restore(keys), metrics)
-
-        async def retain() -> None:
-            await _retain(retention, writer.following)
-
-        app.timer(interval=settings.retention_every_s)(retain)
-
-    return app
+    app.timer(interval=settings.retention_every_s)(retain)
 
 
 async def _shred(shredder: Shredder, keys: KeyTopic) -> None:
