@@ -13,6 +13,15 @@ TOOLS = [{"name": "pick_date", "description": "a date picker"}]
 SKILLS = [{"name": "page", "description": "the page", "instructions": "use its title"}]
 
 
+def masking() -> MemoryStore:
+    """Its people's channel shows no four digits."""
+    document = json.loads(json.dumps(DOCUMENT))
+    document["channels"][0]["middleware"] = [{"mask": {"pattern": r"\d{4}", "with": "####"}}]
+    store = MemoryStore()
+    store.document_text = json.dumps(document)
+    return store
+
+
 async def given(served: Served, agent: Peer, token: str, **hello: Any) -> dict[str, Any]:
     """The `meta` of a turn from a connection that said this in its hello."""
     async with served.socket(token, {"watermark": 0, **hello}) as person:
@@ -134,11 +143,7 @@ async def test_a_text_run_grows_and_a_component_of_the_same_id_takes_its_place(s
 
 
 async def test_an_edit_is_shown_at_once_to_who_asks_to_be_told_as_the_channel_masks_it(world: World) -> None:
-    document = json.loads(json.dumps(DOCUMENT))
-    document["channels"][0]["middleware"] = [{"mask": {"pattern": r"\d{4}", "with": "####"}}]
-    store = MemoryStore()
-    store.document_text = json.dumps(document)
-    async with serve(world, store=store) as served:
+    async with serve(world, store=masking()) as served:
         conversation, token = await served.conversation()
         hello = {"conversationId": conversation, "watermark": 0}
         path = f"/v1/conversations/{conversation}/stream"
@@ -161,11 +166,7 @@ async def test_an_edit_is_shown_at_once_to_who_asks_to_be_told_as_the_channel_ma
 
 
 async def test_who_was_away_is_told_what_a_message_says_now_as_its_channel_masks_it(world: World) -> None:
-    document = json.loads(json.dumps(DOCUMENT))
-    document["channels"][0]["middleware"] = [{"mask": {"pattern": r"\d{4}", "with": "####"}}]
-    store = MemoryStore()
-    store.document_text = json.dumps(document)
-    async with serve(world, store=store) as served:
+    async with serve(world, store=masking()) as served:
         conversation, token = await served.conversation()
         hello = {"conversationId": conversation, "watermark": 1}
         path = f"/v1/conversations/{conversation}/stream"
