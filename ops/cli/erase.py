@@ -37,36 +37,46 @@ DUE_COLUMNS = ("conversation", "channel", "retain_days", "status", "messages", "
 ERASED_COLUMNS = ("conversation", "seq", "repeated", "keys", "destroyed", "gone_from_topic", "plain")
 
 
+ConversationsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[CONVERSATION]…", help="Ids of conversations.", show_default=False)
+]
+ParticipantOption = Annotated[
+    str | None,
+    typer.Option("--participant", help="Every conversation that this person opened, or spoke in."),
+]
+ChannelOption = Annotated[
+    str | None, typer.Option("--channel", help="With --participant or --due: only of this channel.")
+]
+DueOption = Annotated[
+    bool, typer.Option("--due", help="What channels keep no longer, by their `retain_days`; projectors erase it.")
+]
+WithinOption = Annotated[
+    str, typer.Option("--within", help="With --due --dry-run: also what is due so soon (36h, 7d).")
+]
+WhyOption = Annotated[str, typer.Option("--why", help="For the journal, where it stays: name nobody in it.")]
+WhoOption = Annotated[str | None, typer.Option("--by", help="Who asks for it; your login where it is not given.")]
+PlainTooOption = Annotated[
+    bool,
+    typer.Option(
+        "--plain-too", help="Erase also where messages were stored before TURNLOG_SEAL was on: those stay in Kafka."
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("erase", rich_help_panel="Operate")(erase)
 
 
 def erase(
-    conversations: Annotated[
-        list[str] | None, typer.Argument(metavar="[CONVERSATION]…", help="Ids of conversations.", show_default=False)
-    ] = None,
-    participant: Annotated[
-        str | None,
-        typer.Option("--participant", help="Every conversation that this person opened, or spoke in."),
-    ] = None,
-    channel: Annotated[
-        str | None, typer.Option("--channel", help="With --participant or --due: only of this channel.")
-    ] = None,
-    due: Annotated[
-        bool, typer.Option("--due", help="What channels keep no longer, by their `retain_days`; projectors erase it.")
-    ] = False,
-    within: Annotated[
-        str, typer.Option("--within", help="With --due --dry-run: also what is due so soon (36h, 7d).")
-    ] = "0s",
-    why: Annotated[str, typer.Option("--why", help="For the journal, where it stays: name nobody in it.")] = "",
-    by: Annotated[str | None, typer.Option("--by", help="Who asks for it; your login where it is not given.")] = None,
-    plain_too: Annotated[
-        bool,
-        typer.Option(
-            "--plain-too", help="Erase also where messages were stored before TURNLOG_SEAL was on: those stay in Kafka."
-        ),
-    ] = False,
+    conversations: ConversationsArgument = None,
+    participant: ParticipantOption = None,
+    channel: ChannelOption = None,
+    due: DueOption = False,
+    within: WithinOption = "0s",
+    why: WhyOption = "",
+    by: WhoOption = None,
+    plain_too: PlainTooOption = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     kafka: KafkaOption = None,

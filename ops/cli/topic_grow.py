@@ -38,24 +38,29 @@ AGAIN = "interrupted; nothing in use was changed. The same command again goes on
 COLUMNS = ("partition", "from", "events", "conversations")
 
 
+PartitionsOption = Annotated[
+    int | None,
+    typer.Option("--partitions", min=2, help="Partitions of each new topic: a multiple of the present count."),
+]
+ToOption = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="NAMESPACE",
+        help="Namespace of the new topics (default: `g2`, after it `g3`, …).",
+        show_default=False,
+    ),
+]
+DeleteOldOption = Annotated[
+    bool,
+    typer.Option("--delete-old", help="Delete the topics of --namespace, which the deployment was moved from."),
+]
+
+
 def grow_topics(
-    partitions: Annotated[
-        int | None,
-        typer.Option("--partitions", min=2, help="Partitions of each new topic: a multiple of the present count."),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="NAMESPACE",
-            help="Namespace of the new topics (default: `g2`, after it `g3`, …).",
-            show_default=False,
-        ),
-    ] = None,
-    delete_old: Annotated[
-        bool,
-        typer.Option("--delete-old", help="Delete the topics of --namespace, which the deployment was moved from."),
-    ] = False,
+    partitions: PartitionsOption = None,
+    to: ToOption = None,
+    delete_old: DeleteOldOption = False,
     by: ByOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
