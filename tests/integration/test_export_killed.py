@@ -15,6 +15,8 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,25 @@ def scrub_all(root: str) -> None:
     scrubbed(Path(root))
 
 
+def lives_that_end(made: Callable[[], BaseProcess], life_s: float, seed: str, whole_one: Callable[[], object]) -> None:
+    """`KILLS` processes, each killed at some moment of its life. `whole_one`: called when one got to its end, before
+    the next begins."""
+    dice = random.Random(seed)
+    killed = 0
+    while killed < KILLS:
+        process = made()
+        process.start()
+        assert process.pid is not None
+        process.join(dice.uniform(0, life_s))
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+            killed += 1
+        process.join()
+        assert process.exitcode in {0, -signal.SIGKILL}
+        if process.exitcode == 0:
+            whole_one()
+
+
 @pytest.mark.parametrize("format_", FORMATS)
 def test_killed_anywhere_rows_equal_the_journals_once(format_: str, tmp_path: Path) -> None:
     context = multiprocessing.get_context("forkserver")
@@ -47,22 +68,13 @@ def test_killed_anywhere_rows_equal_the_journals_once(format_: str, tmp_path: Pa
     whole_life.join()
     assert whole_life.exitcode == 0
     life_s = time.monotonic() - started
-    dice = random.Random(format_)
-    killed = 0
-    while killed < KILLS:
-        process = context.Process(target=export_all, args=(format_, str(tmp_path / "killed")))
-        process.start()
-        assert process.pid is not None
-        process.join(dice.uniform(0, life_s))
-        if process.is_alive():
-            os.kill(process.pid, signal.SIGKILL)
-            killed += 1
-        process.join()
-        assert process.exitcode in {0, -signal.SIGKILL}
-        if process.exitcode == 0:
-            # It got to the end: the next ones begin another target.
-            whole(seeded_history(), format_, tmp_path / "killed")
-            (tmp_path / "killed").rename(tmp_path / f"whole-{killed}-{time.monotonic_ns()}")
+
+    def another_target() -> None:
+        whole(seeded_history(), format_, tmp_path / "killed")
+        (tmp_path / "killed").rename(tmp_path / f"whole-{time.monotonic_ns()}")
+
+    arguments = (format_, str(tmp_path / "killed"))
+    lives_that_end(lambda: context.Process(target=export_all, args=arguments), life_s, format_, another_target)
     export_all(format_, str(tmp_path / "killed"))
     whole(seeded_history(), format_, tmp_path / "killed")
 
@@ -79,21 +91,12 @@ def test_killed_while_words_are_taken_out_no_row_is_lost_and_they_are_gone(forma
     life_s = time.monotonic() - started
     shutil.rmtree(root)
     shutil.copytree(fresh, root)
-    dice = random.Random(format_)
-    killed = 0
-    while killed < KILLS:
-        process = context.Process(target=scrub_all, args=(str(root),))
-        process.start()
-        assert process.pid is not None
-        process.join(dice.uniform(0, life_s * 1.5))
-        if process.is_alive():
-            os.kill(process.pid, signal.SIGKILL)
-            killed += 1
-        process.join()
-        assert process.exitcode in {0, -signal.SIGKILL}
-        if process.exitcode == 0:
-            shutil.rmtree(root)
-            shutil.copytree(fresh, root)
+
+    def afresh() -> None:
+        shutil.rmtree(root)
+        shutil.copytree(fresh, root)
+
+    lives_that_end(lambda: context.Process(target=scrub_all, args=(str(root),)), life_s * 1.5, format_, afresh)
     scrub_all(str(root))
     assert speaking(format_, root) == {KEPT, f"{KEPT} too"}
     for name, rows in expected(history).items():

@@ -378,6 +378,7 @@ async def test_a_handler_has_its_history_also_where_its_agent_meant_to_follow(ow
         for text in ("one", "two"):
             await owning.say(conversation, token, text)
         await until(lambda: "one" in known)
+    assert known[0] == "one"
 
 
 async def test_an_agent_of_the_sdk_that_only_follows_takes_no_turns(owning: Served) -> None:
