@@ -82,7 +82,11 @@ async def use(stack: EmbeddedStack, topics: Topics, near: KafkaEnds, ends: Kafka
 
 
 async def put_a_turn(stack: EmbeddedStack, topics: Topics) -> None:
-    async with AIOKafkaProducer(bootstrap_servers=stack.kafka) as producer:
+    """In a transaction: of the first one a broker knows no coordinator yet, and whoever begins it asks for metadata."""
+    async with (
+        AIOKafkaProducer(bootstrap_servers=stack.kafka, transactional_id=f"{topics.turns}-before") as producer,
+        producer.transaction(),
+    ):
         await producer.send_and_wait(topics.turns, b"turn", b"c", partition=1)
 
 
