@@ -38,12 +38,13 @@ async def token(http: httpx.AsyncClient, secret: str, **body: Any) -> str:
     return made
 
 
-async def next_of(peer: Peer, kind: str) -> dict[str, Any]:
-    """The next frame of this kind, within what a busy machine takes."""
+async def next_of(peer: Peer, kind: str, conversation: str) -> dict[str, Any]:
+    """The next frame of this kind and conversation, within what a busy machine takes. A new agent is given what waits
+    for any, of other tests' conversations too."""
     while True:
         frame = await peer.frame(60)
         inner: dict[str, Any] = frame.get("frame", frame)
-        if inner["type"] == kind:
+        if inner["type"] == kind and frame.get("conversationId", conversation) == conversation:
             return inner
 
 
@@ -62,37 +63,37 @@ async def test_the_answer_reaches_the_new_owner_and_a_human_takes_over(up: Up) -
         owner = await stack.enter_async_context(socket(first_gateway, agents, {**ABLE, "group": group}))
         path = f"{API}/conversations/{conversation}/activities"
         await http.post(path, headers=bearer(person_token), json={"text": "refund ORD-42"})
-        turn = await next_of(owner, "text")
+        turn = await next_of(owner, "text", conversation)
         await owner.say(conversation, {"type": "run", "data": {"status": "started"}} | named(turn))
         ask = {"type": "interrupt", "id": "approve#0", "clientId": "i1", "data": {"payload": {"title": "Refund?"}}}
         await owner.say(conversation, ask | named(turn))
-        await next_of(owner, "ack")
+        await next_of(owner, "ack", conversation)
 
         heir = await stack.enter_async_context(socket(second_gateway, agents, {**ABLE, "group": group}))
         owner.raw.transport.abort()
-        moved = await next_of(heir, "text")
+        moved = await next_of(heir, "text", conversation)
         assert (moved["run"], moved["runEpoch"]) == (turn["run"], 2)
         assert moved["resume"]["interrupts"] == ["approve#0"]
         hello = {"protocol": "converger/1", "conversationId": conversation, "watermark": 0}
         person = await stack.enter_async_context(socket(first_gateway, person_token, hello))
-        await next_of(person, "interrupt")
+        await next_of(person, "interrupt", conversation)
         await person.send({"type": "resume", "clientId": "r1", "answers": {"approve#0": {"approved": True}}})
-        resume = await next_of(heir, "resume")
+        resume = await next_of(heir, "resume", conversation)
         assert (resume["answers"], resume["runEpoch"]) == ({"approve#0": {"approved": True}}, 2)
-        assert (await next_of(person, "ack"))["clientId"] == "r1"
+        assert (await next_of(person, "ack", conversation))["clientId"] == "r1"
         resolved = {"type": "interrupt_resolved", "id": "approve#0", "data": {"answer": {"approved": True}}}
         await heir.say(conversation, resolved | named(moved))
-        await next_of(person, "interrupt_resolved")
+        await next_of(person, "interrupt_resolved", conversation)
 
         handed = await turnlog_async(
             "conversation", "handover", conversation, "--to", "desk", "-o", "json", environment=up.environment
         )
         assert json.loads(handed.out) == {"conversation": conversation, "handed_over": True, "already": False}
-        await next_of(heir, "abort")
-        assert (await next_of(person, "conversationUpdate"))["data"]["to"] == "desk"
+        await next_of(heir, "abort", conversation)
+        assert (await next_of(person, "conversationUpdate", conversation))["data"]["to"] == "desk"
         await heir.say(conversation, {"type": "text", "clientId": "late", "data": {"text": "wait"}} | named(moved))
-        assert (await next_of(heir, "error"))["data"]["code"] == "handed_over"
+        assert (await next_of(heir, "error", conversation))["data"]["code"] == "handed_over"
         again = await turnlog_async("conversation", "handback", conversation, environment=up.environment)
         assert again.code == 0, again.err
         await http.post(path, headers=bearer(person_token), json={"text": "thank you"})
-        assert (await next_of(heir, "text"))["data"] == {"text": "thank you"}
+        assert (await next_of(heir, "text", conversation))["data"] == {"text": "thank you"}
