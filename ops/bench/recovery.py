@@ -161,8 +161,10 @@ async def weigh(conversations: int) -> float:
 
 
 def _resident() -> int:
+    """Without pages of files, as of the interpreter's code: the kernel takes and gives them when it likes."""
     gc.collect()
-    return int(psutil.Process(os.getpid()).memory_info().rss)
+    memory = psutil.Process(os.getpid()).memory_info()
+    return int(memory.rss - getattr(memory, "shared", 0))  # only Linux tells
 
 
 async def _rest_some(memory: Memory, number: int) -> None:
