@@ -22,7 +22,7 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 import structlog
@@ -34,6 +34,8 @@ log = structlog.get_logger(__name__)
 TRACEPARENT: Final = "traceparent"
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 EXPORT_PATH: Final = "/v1/traces"
+LAST_SPANS: Final = "the last spans"
+"""Name of the thread that sends them."""
 CLOSE_WITHIN_S: Final = 1.0
 """How long the end of a process waits for its last spans to be taken. A collector that answers takes milliseconds."""
 
@@ -85,7 +87,7 @@ def open_tracer(settings: Settings, service: str) -> Tracer:
     except ImportError as error:
         raise SettingsError(f"TURNLOG_TRACES: {error.name} is not there: pip install 'turnlog[tracing]'") from error
     exporter = OTLPSpanExporter(endpoint=settings.traces.rstrip("/") + EXPORT_PATH)
-    return OpenTelemetryTracer(service, BatchSpanProcessor(exporter))
+    return OpenTelemetryTracer(service, BatchSpanProcessor(exporter), give_up=exporter.shutdown)
 
 
 class OpenTelemetryTracer:
@@ -93,8 +95,8 @@ class OpenTelemetryTracer:
 
     on = True
 
-    def __init__(self, service: str, processor: Any) -> None:
-        """`processor`: gets every span that has ended."""
+    def __init__(self, service: str, processor: Any, give_up: Callable[[], None] = lambda: None) -> None:
+        """`processor`: gets every span that has ended. `give_up`: no more tries to send what is not sent."""
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 -- an extra: only where tracing is on
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
 
@@ -106,6 +108,7 @@ class OpenTelemetryTracer:
             shutdown_on_exit=False,
         )
         self._provider.add_span_processor(processor)
+        self._give_up = give_up
         self._tracer = self._provider.get_tracer("turnlog")
 
     def begin(self, name: str, parent: bytes | None, **attributes: str | int) -> Span:
@@ -122,12 +125,13 @@ class OpenTelemetryTracer:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(closed.set)
 
-        threading.Thread(target=shut_down, name="the last spans", daemon=True).start()
+        threading.Thread(target=shut_down, name=LAST_SPANS, daemon=True).start()
         try:
             async with asyncio.timeout(within_s):
                 await closed.wait()
         except TimeoutError:
             log.warning("the collector did not take the last spans in time; they are lost", within_s=within_s)
+            self._give_up()
 
 
 class _Span:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,9 +21,10 @@ from streams.core.content import Frame, Turn
 from streams.core.events import Entry, FrameCommitted, TurnCommitted
 from streams.runtime.writer import Writer
 from streams.settings import SettingsError, load_settings
-from streams.tracing import OFF, OpenTelemetryTracer, is_traceparent, open_tracer
+from streams.tracing import LAST_SPANS, OFF, OpenTelemetryTracer, is_traceparent, open_tracer
 from tests.support.collector import collector
 from tests.support.sequencing import GATEWAY, GROUP, World, settle
+from tests.support.waiting import until
 
 MEMBER = f"{GATEWAY}.1"
 CLIENTS = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -217,3 +219,4 @@ async def test_a_collector_that_does_not_answer_holds_up_neither_the_loop_nor_th
             turns += 1
         await closing
     assert turns > 10, "the loop stood still"
+    await until(lambda: all(thread.name != LAST_SPANS for thread in threading.enumerate()))
