@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from tests.support.browser import browser, chromium
 from tests.support.command import turnlog
@@ -155,6 +155,32 @@ async def test_a_conversation_is_found_by_its_person_and_opened(up: Up, started:
         await expect(page.get_by_role("heading", level=1)).to_contain_text(story.conversation)
         await loaded(page)
         assert story.conversation in await page.title()
+
+
+async def test_what_is_typed_while_the_list_is_read_is_kept_and_asked_for(
+    up: Up, started: Browser, story: Story
+) -> None:
+    async with console(up, started, story) as page:
+        await expect(page.locator("tbody tr").first).to_be_visible()
+        go_on, asked = asyncio.Event(), asyncio.Event()
+
+        async def slowly(route: Route) -> None:
+            asked.set()
+            await go_on.wait()
+            await route.continue_()
+
+        await page.get_by_role("button", name="Sign out").click()
+        await page.route("**/conversations", slowly)
+        await page.get_by_label("Operator's token").fill(story.token)
+        await page.get_by_role("button", name="Sign in").click()
+        await asyncio.wait_for(asked.wait(), WAIT_MS / 1000)
+        await page.get_by_label("Conversation, participant or external id").fill(story.user)
+        go_on.set()
+        await expect(page.locator("tbody tr").first).to_be_visible()
+        await expect(page.locator("#q")).to_be_focused()
+        await page.unroute("**/conversations")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("tbody tr")).to_have_count(1)
 
 
 async def test_its_lanes_show_who_held_each_turn_and_that_one_moved(up: Up, started: Browser, story: Story) -> None:

@@ -92,9 +92,9 @@ by("sign-in-form").addEventListener("submit", async (submitted) => {
       : `The gateway does not answer: ${error.message}`);
   }
   token.keep(given);
-  await show();
-  by("content").focus();
-  return undefined;
+  const shown = show();
+  by("content").focus();  // before anything is there to be typed into: later, the focus would be taken from a field
+  return shown;
 });
 by("sign-out").addEventListener("click", () => { leaving.abort(); signIn(""); });
 by("skip").addEventListener("click", (clicked) => { clicked.preventDefault(); by("content").focus(); });
