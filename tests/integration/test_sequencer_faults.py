@@ -166,42 +166,38 @@ async def shaky(private_stack: EmbeddedStack) -> AsyncIterator[Deployment]:
             yield place
 
 
-async def metric(url: str, name: str) -> float:
-    _, text = await asyncio.to_thread(page, url)
-    return float(next(line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")))
-
-
 async def through(
     place: Deployment,
     trouble: Callable[[], None],
     relief: Callable[[], None],
-    seconds: float,
+    blamed: str,
     *,
-    blamed: str | None = None,
-) -> str:
-    """Turns before, during and after a trouble of so many seconds; returns the metrics page's address.
+    seconds: float,
+) -> None:
+    """Turns before, during and after a trouble.
 
-    `blamed`: the server that the worker's readiness names at the end of the trouble.
+    `seconds`: how long it lasts at least. It lasts until the worker's readiness blames the server whose trouble it is,
+    and no other: a shorter one may fall between two transactions, and would show nothing.
     """
     async with place.worker() as (running, _):
-        url: str = (await running.until("ready"))["metrics"]
+        ready = await running.until("ready")
+
+        async def is_blamed() -> bool:
+            status, text = await asyncio.to_thread(page, ready["metrics"].replace("/metrics", "/readyz"))
+            answers = {name: one["ok"] for name, one in json.loads(text)["dependencies"].items()}
+            return (status, answers) == (503, {name: name != blamed for name in ("kafka", "postgres")})
+
         talk = Talk(place, conversations=4)
         await talk.some(5)
         await asyncio.to_thread(trouble)
         await asyncio.sleep(seconds)  # how long the trouble lasts, not a wait for anything
-        if blamed is not None:
-            status, text = await asyncio.to_thread(page, url.replace("/metrics", "/readyz"))
-            answers = {name: one["ok"] for name, one in json.loads(text)["dependencies"].items()}
-            assert (status, answers) == (503, {name: name != blamed for name in ("kafka", "postgres")})
+        await until(is_blamed)
         await asyncio.to_thread(relief)
         await talk.some(10)
         said = await talk.end()
         await place.all_taken(said)
-        doubts = await metric(url, "turnlog_doubts_total") + await metric(url, "turnlog_fenced_total")
-        assert doubts > 0, "the trouble was not noticed, so that this test showed nothing"
         assert await running.stop() == 0
     await place.require_sound()
-    return url
 
 
 async def test_a_commit_that_is_answered_too_late_leaves_a_doubt_which_the_next_epoch_settles(
@@ -248,7 +244,7 @@ async def test_a_commit_that_is_answered_too_late_leaves_a_doubt_which_the_next_
 async def test_a_broker_that_dies_and_comes_back_loses_and_doubles_no_turn(
     shaky: Deployment, private_stack: EmbeddedStack
 ) -> None:
-    await through(shaky, private_stack.kill_kafka, private_stack.restart_kafka, 1)
+    await through(shaky, private_stack.kill_kafka, private_stack.restart_kafka, "kafka", seconds=0)
 
 
 @pytest.mark.parametrize(
@@ -303,8 +299,8 @@ async def test_a_broker_that_stalls_for_longer_than_a_members_time_expires_nobod
         shaky,
         lambda: private_stack.signal_kafka(signal.SIGSTOP),
         lambda: private_stack.signal_kafka(signal.SIGCONT),
-        shaky.settings.member_ttl_ms / 1000 + 1,
-        blamed="kafka",
+        "kafka",
+        seconds=shaky.settings.member_ttl_ms / 1000 + 1,
     )
     left = [entry for entries in (await shaky.journal()).values() for entry in entries if is_end(entry)]
     assert left == []
@@ -317,4 +313,4 @@ def is_end(entry: Entry) -> bool:
 async def test_without_a_lease_store_nothing_is_written_and_turns_wait(
     shaky: Deployment, private_stack: EmbeddedStack
 ) -> None:
-    await through(shaky, private_stack.kill_postgres, private_stack.restart_postgres, 5, blamed="postgres")
+    await through(shaky, private_stack.kill_postgres, private_stack.restart_postgres, "postgres", seconds=5)
