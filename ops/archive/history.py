@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 import schemas
 from ops.archive.columns import KAFKA_COLUMNS, records_of
-from ops.archive.layout import ArchiveInfo, Manifest, Segment, end_of, info_at, missing_of
+from ops.archive.layout import INFO, ArchiveInfo, Manifest, Segment, end_of, info_at, missing_of
 from ops.history.decoding import decode_chunk
 from ops.history.place import Place
 from ops.history.port import HistoryUnavailable, Missing, Range, Recorded
@@ -161,7 +161,10 @@ async def open_archive(place: Place) -> ArchiveHistory:
     """The history of the archive there. Raises `HistoryUnavailable`."""
     info = await asyncio.to_thread(info_at, place)
     if info is None:
-        raise HistoryUnavailable(f"there is no archive at {place.address}: make one with `turnlog archive run`")
+        raise HistoryUnavailable(
+            f"there is no archive at {place.address} (no {INFO} there): make one with `turnlog archive run "
+            f"{place.address}`"
+        )
     writers = await asyncio.to_thread(_schemas_at, place)
     return ArchiveHistory(place, info, Codec(ArchivedSchemas(info, writers)))
 

@@ -181,7 +181,7 @@ def show(
 
 
 async def _shown(settings: Settings | None, url: str) -> tuple[list[dict[str, Any]], dict[int, Sequence[Range]]]:
-    from ops.history import open_history
+    from ops.history.joined import JoinedHistory
     from ops.history.live import live_history
 
     archive = await _opened(url)
@@ -200,11 +200,13 @@ async def _shown(settings: Settings | None, url: str) -> tuple[list[dict[str, An
         )
     if settings is not None:
         async with live_history(settings) as live:
+            both = JoinedHistory(archive, live)  # a hole in the archive that Kafka still has is none
             for row in rows:
                 there = await live.bounds(row["partition"])
                 row |= {"kafka_start": there.start, "kafka_end": there.end, "behind": max(0, there.end - row["end"])}
-    async with open_history(settings, url, offline=settings is None) as history:
-        missing = {each: await history.missing(each) for each in range(history.partitions)}
+            missing = {each: await both.missing(each) for each in range(both.partitions)}
+    else:
+        missing = {each: await archive.missing(each) for each in range(archive.partitions)}
     for row in rows:
         row["missing"] = [[gone.start, gone.end] for gone in missing[row["partition"]]]
     return rows, missing

@@ -109,7 +109,7 @@ def _opened(address: str, catalog: str | None) -> tuple[Scrubbable, States]:
 
     from ops.export.delta import DeltaTarget
     from ops.export.files import CONTENTS, WRITERS, FilesTarget, PlaceStates
-    from ops.export.iceberg import in_catalog, in_folder
+    from ops.export.iceberg import CATALOG, in_catalog, in_folder
     from ops.export.run import fold_version
     from ops.export.target import NoStates
     from ops.history.place import place_at
@@ -121,7 +121,7 @@ def _opened(address: str, catalog: str | None) -> tuple[Scrubbable, States]:
     if place.size(CONTENTS) is not None:
         suffix = json.loads(place.read([CONTENTS])[CONTENTS])["suffix"]
         return FilesTarget(place, suffix, WRITERS[suffix]), states
-    if "://" not in address and Path(address, "catalog.db").is_file():
+    if "://" not in address and Path(address, CATALOG).is_file():
         return in_folder(Path(address).absolute()), states
     return DeltaTarget(address), states
 

@@ -123,6 +123,8 @@ def sql(
             raise CommandFailed("what is the question? give one SELECT, or --tables", USAGE)
         relations = named(text)
         if export is not None:
+            if archive is not None or offline:
+                raise CommandFailed("--export asks that export alone: leave --archive and --offline out", USAGE)
             if show_text:
                 note_shown(None, f"sql of the export {export.absolute()}", why, kafka=kafka, namespace=namespace)
             answer = _of_export(text, relations, export.absolute(), show_text)
@@ -153,6 +155,8 @@ class _Work:
         state = [relation for relation in self._relations if relation.name in STATE]
         rest = [relation for relation in self._relations if relation.name not in STATE]
         at_hand = {}
+        if archive is not None and not rest:
+            raise CommandFailed("--archive: this query names nothing that an archive has (see --tables)", USAGE)
         if state:
             if offline:
                 raise CommandFailed(f"{state[0].name} is of a live system: leave --offline out", USAGE)

@@ -25,6 +25,8 @@ from ops.export.target import Contents, ExportRefused, Increment, Overtaken
 from ops.export.words import WORDS, without_words
 from turnlog.data.tables import BY_NAME, Table, arrow
 
+CATALOG: Final = "catalog.db"
+"""In the folder of an export without a catalog of the user's."""
 NAMESPACE: Final = "turnlog"
 CONTENTS: Final = "turnlog.contents"
 POSITIONS: Final = "turnlog.positions"
@@ -150,8 +152,11 @@ class IcebergTarget:
         return self._catalog.load_table((self._namespace, name))
 
     def data_files(self, name: str) -> list[str]:
-        """Addresses of the Parquet files that a table's rows lie in now."""
-        opened = self._catalog.load_table((self._namespace, name))
+        """Addresses of the Parquet files of a table now. Raises `ExportRefused`: it has no such table."""
+        try:
+            opened = self._catalog.load_table((self._namespace, name))
+        except NoSuchTableError:
+            raise ExportRefused(f"the export in {self.address} has no table {name}") from None
         return [task.file.file_path for task in opened.scan().plan_files()]
 
     def finish(self) -> None:
@@ -161,7 +166,7 @@ class IcebergTarget:
 def in_folder(root: Path) -> IcebergTarget:
     """A target in a folder of this machine, with a catalog of its own in it."""
     root.mkdir(parents=True, exist_ok=True)
-    properties = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}"}
+    properties = {"type": "sql", "uri": f"sqlite:///{root}/{CATALOG}", "warehouse": f"file://{root}"}
     return IcebergTarget(load_catalog("turnlog", **properties), NAMESPACE, str(root))
 
 

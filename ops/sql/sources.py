@@ -16,7 +16,7 @@ from psycopg.rows import tuple_row
 from pyarrow.parquet import ParquetWriter
 
 from ops.export.files import CONTENTS
-from ops.export.iceberg import in_folder
+from ops.export.iceberg import CATALOG, in_folder
 from ops.history import History
 from ops.history.around import around, told_missing
 from ops.sql.relations import BY_NAME, JOURNAL, LEASES, OPEN_RUNS, WORKERS, Relation
@@ -147,11 +147,23 @@ def _open_runs(fold: Fold) -> pa.Table:
 
 def of_export(root: Path, relations: Collection[Relation]) -> Sources:
     """The files of an export that lies in a folder, whichever format it has. Raises `NoSource`."""
+    _require_export(root)
     live = [relation.name for relation in relations if relation.table is None]
     if live:
         raise NoSource(f"no export has {', '.join(live)}: leave --export out, to read the journal")
     tables = {str(relation.table) for relation in relations}
     return {table: _exported(root, table) for table in tables}
+
+
+def _require_export(root: Path) -> None:
+    """Raise `NoSource` unless an export lies there: also for a query that names none of its tables."""
+    if not root.is_dir():
+        raise NoSource(f"--export: there is no folder {root} (`turnlog export parquet {root}` makes one)")
+    if not (root / CONTENTS).is_file() and not (root / CATALOG).is_file() and not any(root.glob("*/_delta_log")):
+        raise NoSource(
+            f"--export: {root} is no export: it has no {CONTENTS}, no {CATALOG} of Iceberg and no table of Delta. Name "
+            f"the folder that `turnlog export` was given (`turnlog export parquet {root}` makes one)"
+        )
 
 
 def _exported(root: Path, table: str) -> str:
@@ -162,12 +174,12 @@ def _exported(root: Path, table: str) -> str:
         return _files(root / table, suffix, TABLES[table])
     if (root / table / "_delta_log").is_dir():
         return _parquet_files(DeltaTable(root / table).file_uris(), table)
-    if (root / "catalog.db").is_file():
+    if (root / CATALOG).is_file():
         return _parquet_files(in_folder(root).data_files(table), table)
     deltas = sorted(log.parent.name for log in root.glob("*/_delta_log"))
     if deltas:
         raise NoSource(f"the export in {root} has no table {table}, but {', '.join(deltas)}")
-    raise NoSource(f"{root} has no table {table} of an export (`turnlog export parquet {root}` makes one)")
+    raise NoSource(f"the export in {root} has no table {table}")
 
 
 def _parquet_files(paths: Sequence[str], table: str) -> str:

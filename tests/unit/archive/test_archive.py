@@ -16,6 +16,7 @@ from ops.archive.history import ArchiveHistory, open_archive
 from ops.archive.layout import manifest_folder
 from ops.archive.segment import Source
 from ops.history.joined import JoinedHistory
+from ops.history.opening import open_history
 from ops.history.place import Folder, Place, place_at
 from ops.history.port import HistoryUnavailable, Missing, Range, Recorded
 from streams.runtime.framing import SINGLE_OBJECT
@@ -402,3 +403,18 @@ async def read_until_missing(archive: ArchiveHistory, partition: int) -> list[Re
 
 def _path(place: Place, name: str) -> Path:
     return Path(place.address, name)
+
+
+async def test_an_archive_alone_that_holds_nothing_yet_is_no_history(tmp_path: Path) -> None:
+    """No promise is broken in nothing: an audit of it would say so."""
+    address = str(tmp_path / "archive")
+    with pytest.raises(HistoryUnavailable, match=r"no archive at .*archive \(no archive\.json there\)"):
+        async with open_history(None, address, offline=True):
+            pass
+    await archiver(MemoryHistory([[], []]), place_at(address)).open()
+    with pytest.raises(HistoryUnavailable, match=f"{address} is empty: nothing was archived there yet"):
+        async with open_history(None, address, offline=True):
+            pass
+    await copied(two_partitions(), place_at(address))
+    async with open_history(None, address, offline=True) as history:
+        assert (await history.bounds(0)).end

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from ops.cli.command_line import run as command
+from ops.export.selection import selection
+from ops.export.target import ExportRefused
 from ops.history.port import Range
 from ops.sql.query import BadQuery, named, run
 from ops.sql.relations import BY_NAME, RELATIONS
@@ -117,11 +119,41 @@ def test_a_query_reaches_no_other_file_and_no_network(query: str, tmp_path: Path
         run(query, [], {}, {}, [tmp_path], show_text=True)
 
 
-def test_what_an_export_does_not_have_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("format_", FORMATS)
+def test_what_an_export_does_not_have_is_named(format_: str, tmp_path: Path) -> None:
+    asyncio.run(export(seeded_history(length=20), format_, tmp_path, selection(tables=["runs"])))
     with pytest.raises(NoSource, match="no export has leases"):
         of_export(tmp_path, [BY_NAME["leases"]])
-    with pytest.raises(NoSource, match="has no table turns of an export"):
+    with pytest.raises((NoSource, ExportRefused), match="has no table turns"):
         of_export(tmp_path, [BY_NAME["turns"]])
+
+
+@pytest.mark.parametrize("query", ["select 1 as one", "select count(*) from turns"])
+def test_a_folder_that_is_no_export_is_refused_whatever_is_asked(
+    query: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(["sql", "--export", str(tmp_path / "nowhere"), query]) == 2
+    told = capsys.readouterr()
+    assert (told.out, f"there is no folder {tmp_path / 'nowhere'}" in told.err) == ("", True)
+    assert command(["sql", "--export", str(tmp_path), query]) == 2
+    told = capsys.readouterr()
+    assert f"{tmp_path} is no export: it has no _turnlog/export.json" in told.err
+    assert f"`turnlog export parquet {tmp_path}`" in told.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--export", "tables", "--archive", "archive"], "--export asks that export alone"),
+        (["--export", "tables", "--offline"], "--export asks that export alone"),
+        (["--archive", "/nowhere", "--offline"], "names nothing that an archive has"),
+    ],
+)
+def test_a_source_that_would_not_be_read_is_refused(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(["sql", "select 1 as one", *options]) == 64
+    assert said in capsys.readouterr().err
 
 
 def test_missing_records_are_the_first_line_and_a_stop(tmp_path: Path) -> None:
