@@ -32,7 +32,9 @@ from streams.settings import Settings, SettingsError
 log = structlog.get_logger(__name__)
 
 TRACEPARENT: Final = "traceparent"
-_TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT: Final = re.compile(r"(?!ff)([0-9a-f]{2})-((?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2})(-.*)?")
+TRACEPARENT_MAX: Final = 512
+"""Version 00 has 55 characters; a later one that is longer than this is nobody's."""
 EXPORT_PATH: Final = "/v1/traces"
 LAST_SPANS: Final = "the last spans"
 """Name of the thread that sends them."""
@@ -160,6 +162,12 @@ def traceparent_in(headers: Iterable[tuple[str, bytes | None]]) -> bytes | None:
     return next((value for name, value in headers if name == TRACEPARENT), None)
 
 
-def is_traceparent(value: object) -> bool:
-    """Whether it is one, of the only version that there is so far."""
-    return isinstance(value, str) and _TRACEPARENT.fullmatch(value) is not None
+def traceparent_of(value: object) -> str | None:
+    """What a caller sent as `traceparent`, as version 00 has it; None where it is none, which is to be ignored.
+
+    W3C Trace Context, 3.2: a later version may have more behind a further `-`, and is read as far as it is known.
+    """
+    found = _TRACEPARENT.fullmatch(value) if isinstance(value, str) and len(value) <= TRACEPARENT_MAX else None
+    if found is None or (found[1] == "00" and found[3] is not None):
+        return None
+    return f"00-{found[2]}"

@@ -18,7 +18,7 @@ from connectors.gateway.connection import Connection, Submit, Work
 from connectors.gateway.followed import OwnedConversations
 from connectors.gateway.live import Speaker
 from connectors.gateway.membership import Member, group_of
-from connectors.gateway.ports import Unavailable, Written
+from connectors.gateway.ports import Unavailable, Written, traced
 from connectors.gateway.protocol.actions import (
     Action,
     Announce,
@@ -37,7 +37,6 @@ from connectors.gateway.protocol.errors import CLOSE_NORMAL, CLOSE_RESTART, Prot
 from streams.core.commands import CommitFrame, RefuseRun
 from streams.core.events import Duplicate, Entry, FrameCommitted, Refused
 from streams.core.membership import SENT_AWAY
-from streams.tracing import TRACEPARENT
 
 if TYPE_CHECKING:
     from connectors.gateway.gateway import Gateway
@@ -245,12 +244,11 @@ class AgentConnection(Connection):
             delivered_seq=submit.delivered_seq,
             n=self._numbers[partition],
         )
-        traced = () if submit.traceparent is None else ((TRACEPARENT, submit.traceparent.encode()),)
         if submit.ref is not None:
             ref = submit.ref
             gateway.hub.wait_for_frame(ref, self._outcome, lambda: self._passed(ref))
         try:
-            written = await gateway.intake.send(command, headers=traced)
+            written = await gateway.intake.send(command, headers=traced(submit.traceparent))
         except NOT_TAKEN as error:
             self._failed(submit, not_taken(error))
             return

@@ -15,12 +15,12 @@ from starlette.routing import Route
 from structlog.contextvars import bind_contextvars
 
 from connectors.gateway.commands import unavailable
-from connectors.gateway.ports import Headers, Unavailable
+from connectors.gateway.ports import Headers, Unavailable, traced
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import MAX_ID, decode_object
 from connectors.gateway.protocol.session import Claims, Scope
-from streams.tracing import TRACEPARENT
+from streams.tracing import TRACEPARENT, traceparent_of
 
 if TYPE_CHECKING:
     from connectors.gateway.gateway import Gateway
@@ -188,8 +188,7 @@ def conversation_id(request: Request) -> str:
 
 def trace_headers(request: Request) -> Headers:
     """What of the request's headers goes with the command: `traceparent`."""
-    value = request.headers.get(TRACEPARENT)
-    return [(TRACEPARENT, value.encode("latin-1"))] if value is not None and len(value) <= MAX_KEY else []
+    return traced(traceparent_of(request.headers.get(TRACEPARENT)))
 
 
 # ------------------------------------------------------------------------------------------------------ credentials

@@ -12,8 +12,14 @@ from streams.core.commands import Command
 from streams.core.events import Entry
 from streams.fence.signing import KeyRing
 from streams.runtime.signals import Signal
+from streams.tracing import TRACEPARENT
 
 Headers = Sequence[tuple[str, bytes]]
+
+
+def traced(traceparent: str | None) -> Headers:
+    """The headers of a command that is part of this trace, or of none."""
+    return () if traceparent is None else ((TRACEPARENT, traceparent.encode()),)
 
 
 class Unavailable(Exception):

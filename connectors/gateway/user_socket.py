@@ -13,7 +13,7 @@ from connectors.gateway.clock import wall_ms
 from connectors.gateway.commands import NOT_TAKEN, not_taken, unavailable
 from connectors.gateway.connection import Connection, Submit
 from connectors.gateway.live import Speaker
-from connectors.gateway.ports import Unavailable, Written, pairs
+from connectors.gateway.ports import Unavailable, Written, pairs, traced
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.actions import (
     Action,
@@ -163,7 +163,7 @@ class UserConnection(Connection):
         try:
             if isinstance(submit, SubmitPersonFrame):
                 command = await self._person_frame(submit)
-            written = await gateway.intake.send(command)
+            written = await gateway.intake.send(command, headers=traced(submit.traceparent))
         except NOT_TAKEN as error:
             self.perform(session.submit_failed(submit.ref, not_taken(error), wall_ms()))
         else:

@@ -21,7 +21,7 @@ from streams.core.content import Frame, Turn
 from streams.core.events import Entry, FrameCommitted, TurnCommitted
 from streams.runtime.writer import Writer
 from streams.settings import SettingsError, load_settings
-from streams.tracing import LAST_SPANS, OFF, OpenTelemetryTracer, is_traceparent, open_tracer
+from streams.tracing import LAST_SPANS, OFF, OpenTelemetryTracer, open_tracer, traceparent_of
 from tests.support.collector import collector
 from tests.support.sequencing import GATEWAY, GROUP, World, settle
 from tests.support.waiting import until
@@ -122,7 +122,7 @@ async def test_a_frame_is_of_the_trace_that_its_agent_says_and_else_of_its_run()
     given = [entry.event for entry in traced.deliver(TurnCommitted)]
     first, second = (event.assigned[0].run_id for event in given if isinstance(event, TurnCommitted))
     carried = {run: traced.gateway.carried(run, MEMBER) or "" for run in (first, second)}
-    assert all(is_traceparent(each) for each in carried.values())
+    assert all(traceparent_of(each) == each for each in carried.values())
     assert traced.gateway.carried(first, "somebody else") is None
 
     def parent(frame: CommitFrame, *headers: tuple[str, bytes]) -> str:
@@ -141,18 +141,28 @@ async def test_a_frame_is_of_the_trace_that_its_agent_says_and_else_of_its_run()
 
 
 @pytest.mark.parametrize(
-    ("value", "good"),
+    ("value", "taken"),
     [
-        (CLIENTS.decode(), True),
-        (CLIENTS.decode().upper(), False),
-        (f"00-{'0' * 32}-b7ad6b7169203331-01", False),
-        (f"ff{CLIENTS.decode()[2:]}", False),
-        (CLIENTS.decode() + "\n", False),
-        (7, False),
+        (CLIENTS.decode(), CLIENTS.decode()),
+        (f"cc{CLIENTS.decode()[2:]}", CLIENTS.decode()),
+        (f"cc{CLIENTS.decode()[2:]}-what-will-be", CLIENTS.decode()),
+        (f"cc{CLIENTS.decode()[2:]}.what-will-be", None),
+        (f"cc{CLIENTS.decode()[2:]}-{'x' * 512}", None),
+        (f"{CLIENTS.decode()}-what-will-be", None),
+        (CLIENTS.decode().upper(), None),
+        (f"00-{'0' * 32}-b7ad6b7169203331-01", None),
+        (f"00-0af7651916cd43dd8448eb211c80319c-{'0' * 16}-01", None),
+        (f"ff{CLIENTS.decode()[2:]}", None),
+        (CLIENTS.decode() + "\n", None),
+        ("", None),
+        (None, None),
+        (7, None),
     ],
 )
-def test_what_is_no_context_is_not_taken_for_one(value: object, good: bool) -> None:
-    assert is_traceparent(value) is good
+def test_what_is_no_context_is_not_taken_for_one_and_one_of_a_later_version_is_as_far_as_it_is_known(
+    value: object, taken: str | None
+) -> None:
+    assert traceparent_of(value) == taken
 
 
 async def test_what_concerns_nobody_here_or_has_no_trace_has_no_span() -> None:

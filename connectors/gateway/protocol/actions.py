@@ -107,6 +107,8 @@ class SubmitTurn(msgspec.Struct, frozen=True):
 
     ref: str
     message: UserMessage
+    traceparent: str | None = None
+    """Of the trace that its sender says that it is of."""
 
 
 class SubmitPersonFrame(msgspec.Struct, frozen=True):
@@ -114,6 +116,8 @@ class SubmitPersonFrame(msgspec.Struct, frozen=True):
 
     ref: str
     frame: Frame
+    traceparent: str | None = None
+    """As in `SubmitTurn`."""
 
 
 class SubmitFrame(msgspec.Struct, frozen=True):

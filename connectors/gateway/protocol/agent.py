@@ -26,10 +26,11 @@ from connectors.gateway.protocol.parse import (
     client_id_of,
     decode_object,
     frame_type_of,
+    trace_of,
     verbatim,
     watermark_of,
 )
-from connectors.gateway.protocol.parse_agent import NATIVE, parse_agent_frame
+from connectors.gateway.protocol.parse_agent import NATIVE, parse_agent_frame, run_named
 from connectors.gateway.protocol.render import ack, encode, numbered
 from connectors.gateway.protocol.session import PROTOCOL, Scope, State
 from streams.core.events import (
@@ -40,10 +41,7 @@ from streams.core.events import (
     RefusedReason,
 )
 from streams.runtime.live import Shown, Typing
-from streams.tracing import is_traceparent
 
-# `<conversation>/<turn's seq>/<channel>/<group>`.
-RUN_ID_MAX = 3 * MAX_ID
 # Sends of one connection that wait for their outcome. An agent's connection serves a whole channel.
 IN_FLIGHT_MAX = 1_000
 BUSY_RETRY_MS = 500
@@ -310,7 +308,7 @@ class AgentSession(AgentRuns):
 
     def _refuse_run(self, conversation_id: str, frame: dict[str, Any]) -> None:
         """Its process does not take a run that it was given, and has done nothing of it."""
-        run_id, run_epoch = _run_named(frame)
+        run_id, run_epoch = run_named(frame)
         if run_id is None or run_epoch is None:
             raise ProtocolError("invalid_message", "run, runEpoch: name the run that is refused")
         reason = frame.get("reason")
@@ -334,7 +332,7 @@ class AgentSession(AgentRuns):
     def _submit(self, conversation_id: str, frame: dict[str, Any]) -> None:
         texts = verbatim(self._raw) if frame.get("type") in NATIVE else None
         parsed = parse_agent_frame(frame, self._new_id, texts)
-        run_id, run_epoch = _run_named(frame)
+        run_id, run_epoch = run_named(frame)
         if parsed.type == "run":
             self._delivery.said(conversation_id, run_id, frame["data"].get("status"))
         ref = None
@@ -353,7 +351,7 @@ class AgentSession(AgentRuns):
             ref=ref,
             run_id=run_id,
             run_epoch=run_epoch,
-            traceparent=traced if is_traceparent(traced := frame.get("traceparent")) else None,
+            traceparent=trace_of(frame),
             delivered_seq=self._delivery.turn_written(conversation_id),
         )
         partition = self._partition_of(conversation_id)
@@ -387,15 +385,3 @@ def _weight(submit: SubmitFrame) -> int:
     """What it occupies while it is held, about, in bytes."""
     frame = submit.frame
     return sum(len(text) for text in (frame.text, frame.data, frame.metadata, frame.extra) if text is not None)
-
-
-def _run_named(frame: dict[str, Any]) -> tuple[str | None, int | None]:
-    """The run that a frame names, and its epoch. Raises for what can name none: read as no name, a zombie's frame would
-    pass for one that belongs to no run."""
-    run_id, run_epoch = frame.get("run"), frame.get("runEpoch")
-    if run_id is not None and not (isinstance(run_id, str) and 0 < len(run_id) <= RUN_ID_MAX):
-        raise ProtocolError("invalid_message", f"run: the run's id, a string of 1 to {RUN_ID_MAX} characters")
-    whole = isinstance(run_epoch, int) and not isinstance(run_epoch, bool)
-    if run_epoch is not None and not (whole and 0 < run_epoch < 2**31):
-        raise ProtocolError("invalid_message", "runEpoch: must be an integer, 1 or above")
-    return run_id, run_epoch

@@ -26,6 +26,9 @@ Traceparent = Annotated[
     ),
 ]
 Watermark = Annotated[int, Meta(ge=0, description="the highest seq that was seen; 0: none")]
+GivenTrace = Annotated[
+    Any, Meta(description="W3C trace context, the trace that it is of: passed on to nobody; what is none is ignored")
+]
 WatermarkText = Annotated[
     str,
     Meta(
@@ -129,6 +132,13 @@ class Said(Part):
     reply_to: ReplyTo | UnsetType = UNSET
     timestamp: float | UnsetType = UNSET
     actions: Actions | UnsetType = UNSET
+    traceparent: GivenTrace = UNSET
+
+
+class PersonFrame(Tagged):
+    """What every frame of a person may name that the conversation keeps. Ours."""
+
+    traceparent: GivenTrace = UNSET
 
 
 class Typing(Tagged, tag="typing"):
@@ -149,18 +159,18 @@ class Sync(Tagged, tag="sync"):
     watermark: Watermark | WatermarkText
 
 
-class Resume(Tagged, tag="resume"):
+class Resume(PersonFrame, kw_only=True, tag="resume"):
     """Answers open interrupts, by their ids."""
 
     answers: Annotated[dict[str, Any], Meta(min_length=1)]
     client_id: ClientId | UnsetType = UNSET
 
 
-class Abort(Tagged, tag="abort"):
+class Abort(PersonFrame, kw_only=True, tag="abort"):
     """Ends the conversation's open runs."""
 
 
-class GenuiEvent(Tagged, tag="genui_event"):
+class GenuiEvent(PersonFrame, kw_only=True, tag="genui_event"):
     """Something happened in a generated component."""
 
     stream_id: NonEmpty
@@ -180,7 +190,7 @@ class DeclaredTool(Part):
     mode: Literal["call", "notify"] | UnsetType = UNSET
 
 
-class ClientTools(Tagged, tag="client_tools"):
+class ClientTools(PersonFrame, kw_only=True, tag="client_tools"):
     """Replaces the connection's client tools."""
 
     tools: list[DeclaredTool]
@@ -195,26 +205,26 @@ class DeclaredSkill(Part):
     tags: list[str] | UnsetType = UNSET
 
 
-class ClientSkills(Tagged, tag="client_skills"):
+class ClientSkills(PersonFrame, kw_only=True, tag="client_skills"):
     """Replaces the connection's client skills."""
 
     skills: list[DeclaredSkill]
 
 
-class Survey(Tagged, tag="survey"):
+class Survey(PersonFrame, kw_only=True, tag="survey"):
     """What the person thinks of the conversation."""
 
     rating: float | UnsetType = UNSET
     comment: str | UnsetType = UNSET
 
 
-class Regenerate(Tagged, tag="regenerate"):
+class Regenerate(PersonFrame, kw_only=True, tag="regenerate"):
     """The latest turn is to be answered anew."""
 
     message_id: NonEmpty
 
 
-class Edit(Tagged, tag="edit"):
+class Edit(PersonFrame, kw_only=True, tag="edit"):
     """Replaces the sender's latest message, which is answered anew."""
 
     message_id: NonEmpty
@@ -227,7 +237,7 @@ class AgentFrame(Tagged):
 
     run: Annotated[str, Meta(min_length=1)] | UnsetType = UNSET
     run_epoch: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
-    traceparent: Traceparent | UnsetType = UNSET
+    traceparent: GivenTrace = UNSET
 
 
 class AgentGenui(AgentFrame, kw_only=True, tag="genui"):

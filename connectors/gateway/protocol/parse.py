@@ -14,6 +14,7 @@ import msgspec
 from connectors.gateway.protocol import limits, messages
 from connectors.gateway.protocol.errors import ProtocolError
 from streams.core.limits import ID_MAX_BYTES
+from streams.tracing import TRACEPARENT, traceparent_of
 
 MESSAGE_TYPE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 CLIENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
@@ -199,6 +200,11 @@ def verbatim(raw: str | bytes) -> dict[str, str]:
     except (ValueError, RecursionError, ProtocolError):
         return {}
     return {name: bytes(text).decode() for name, text in fields.items()}
+
+
+def trace_of(frame: dict[str, Any]) -> str | None:
+    """The trace that a frame's sender says it is of; what is no `traceparent` is ignored."""
+    return traceparent_of(frame.get(TRACEPARENT))
 
 
 def client_id_of(frame: dict[str, Any]) -> str | None:

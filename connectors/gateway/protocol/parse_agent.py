@@ -22,6 +22,8 @@ from connectors.gateway.protocol.parse import (
 )
 from streams.core.events import Frame
 
+# `<conversation>/<turn's seq>/<channel>/<group>`.
+RUN_ID_MAX = 3 * MAX_ID
 ERROR_CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 RUN_STATUSES = frozenset({"started", "finished", "interrupted", "error", "aborted"})
 NATIVE = frozenset({"genui", "tool_call", "skill", "interrupt", "interrupt_resolved"})
@@ -48,6 +50,18 @@ def parse_agent_frame(frame: dict[str, Any], mint: Callable[[], str], texts: Map
             return Frame(id=mint(), type=kind, data=_agent_error(frame))
         case _:
             return _agent_message(kind, frame, mint)
+
+
+def run_named(frame: dict[str, Any]) -> tuple[str | None, int | None]:
+    """The run that a frame names, and its epoch. Raises for what can name none: read as no name, a zombie's frame would
+    pass for one that belongs to no run."""
+    run_id, run_epoch = frame.get("run"), frame.get("runEpoch")
+    if run_id is not None and not (isinstance(run_id, str) and 0 < len(run_id) <= RUN_ID_MAX):
+        raise ProtocolError("invalid_message", f"run: the run's id, a string of 1 to {RUN_ID_MAX} characters")
+    whole = isinstance(run_epoch, int) and not isinstance(run_epoch, bool)
+    if run_epoch is not None and not (whole and 0 < run_epoch < 2**31):
+        raise ProtocolError("invalid_message", "runEpoch: must be an integer, 1 or above")
+    return run_id, run_epoch
 
 
 _ABOUT_THE_RUN = frozenset({"read", "run", "checkpoint"})

@@ -21,8 +21,8 @@ MODELS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "client_skills": client_frames.ClientSkills,
     "survey": client_frames.Survey,
 }
-_NOT_PASSED_ON: Final = frozenset({"type", "clientId", "run", "runEpoch"})
-"""Which run it is of is for the partition to say."""
+_NOT_PASSED_ON: Final = frozenset({"type", "clientId", "run", "runEpoch", "traceparent"})
+"""Which run it is of is for the partition to say; the trace goes with the command."""
 
 
 def parse_person_frame(frame: dict[str, Any], mint: Callable[[], str]) -> Frame:

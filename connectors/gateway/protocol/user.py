@@ -25,6 +25,7 @@ from connectors.gateway.protocol.parse import (
     frame_type_of,
     is_user_id,
     parse_message,
+    trace_of,
     watermark_of,
 )
 from connectors.gateway.protocol.parse_person import MODELS, parse_person_frame
@@ -278,13 +279,13 @@ class UserSession(UserJournal):
 
     def _message(self, frame: dict[str, Any], ref: str) -> tuple[SubmitTurn, str | None]:
         message = parse_message(self._declared.with_context(frame))
-        return SubmitTurn(ref, message), message.client_id
+        return SubmitTurn(ref, message, trace_of(frame)), message.client_id
 
     def _person_frame(self, frame: dict[str, Any], ref: str) -> tuple[SubmitPersonFrame, str | None]:
         parsed = parse_person_frame(frame, self._mint)
         if frame["type"] in FRAMES:
             self._declared.replace(frame)
-        return SubmitPersonFrame(ref, parsed), parsed.client_id
+        return SubmitPersonFrame(ref, parsed, trace_of(frame)), parsed.client_id
 
     def _sync(self, frame: dict[str, Any]) -> None:
         self._viewer.sync(watermark_of(frame))

@@ -1,12 +1,14 @@
-"""A turn carries its trace to its agent, and the agent's frames carry one back; nobody is shown either."""
+"""A person's frames may begin in a trace; a turn carries its own to its agent, and the agent's frames one back; nobody
+is shown any."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from streams.core.commands import CommitFrame
+from streams.core.commands import CommitFrame, CommitPersonFrame, CommitTurn
 from streams.core.events import FrameCommitted
 from tests.support.gateway_world import Served, World
 
@@ -21,7 +23,9 @@ def sent(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[
     send = world.send
 
     async def noted(command: Any, **given: Any) -> Any:
-        if isinstance(command, CommitFrame):
+        if isinstance(command, CommitTurn):
+            seen["turn"] = list(given.get("headers", ()))
+        elif isinstance(command, CommitFrame | CommitPersonFrame):
             seen[command.frame.type] = list(given.get("headers", ()))
         return await send(command, **given)
 
@@ -43,7 +47,7 @@ async def test_a_turn_carries_its_trace_and_the_answer_goes_with_the_agents(
         await agent.say(conversation, {"type": "genui", "streamId": "s", "done": False, "chunk": chunk, **named})
         await agent.say(conversation, {"type": "text", "clientId": "m1", "data": {"text": "hi"}, **named})
         await agent.until("ack")
-    assert sent == {kind: [("traceparent", BACK.encode())] for kind in ("genui", "text")}
+    assert sent == {"turn": []} | {kind: [("traceparent", BACK.encode())] for kind in ("genui", "text")}
     stored = [e.event.frame for e in world.journal_of(conversation) if isinstance(e.event, FrameCommitted)]
     assert [frame.type for frame in stored][:2] == ["genui", "text"]
     assert not [frame for frame in stored if "traceparent" in (frame.extra or "")]
@@ -59,4 +63,20 @@ async def test_where_nobody_traces_nothing_is_carried_and_what_is_no_context_is_
         frame = {"type": "text", "clientId": "m1", "data": {"text": "hi"}, "traceparent": "garbage\n"}
         await agent.say(conversation, frame)
         await agent.until("ack")
-    assert sent == {"text": []}
+    assert sent == {"turn": [], "text": []}
+
+
+@pytest.mark.parametrize("given", [BACK, "garbage", 7, None])
+async def test_what_a_person_says_on_a_socket_goes_with_the_trace_that_it_names(
+    world: World, served: Served, sent: dict[str, list[tuple[str, bytes]]], given: object
+) -> None:
+    conversation, token = await served.conversation()
+    async with served.agent() as agent, served.socket(token, {}) as person:
+        await person.send({"type": "text", "clientId": "c1", "data": {"text": "hello"}, "traceparent": given})
+        await person.until("ack")
+        await person.send({"type": "survey", "clientId": "c2", "rating": 5, "traceparent": given})
+        await person.until("ack")
+        assert "traceparent" not in await agent.until("survey")
+    carried = [("traceparent", BACK.encode())] if given == BACK else []
+    assert sent == {"turn": carried, "survey": carried}
+    assert b"traceparent" not in msgspec.json.encode([entry.event for entry in world.journal_of(conversation)])

@@ -428,6 +428,7 @@ async def test_a_trace_goes_with_the_command(world: World, served: Served, monke
 
     monkeypatch.setattr(world, "send", noted)
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    headers = bearer(token) | {"traceparent": trace}
-    await served.http.post(f"{CONVERSATIONS}/{conversation}/activities", headers=headers, json={"text": "x"})
-    assert [("traceparent", trace.encode())] in seen
+    for given in (trace, "garbage", trace.upper()):
+        headers = bearer(token) | {"traceparent": given}
+        await served.http.post(f"{CONVERSATIONS}/{conversation}/activities", headers=headers, json={"text": "x"})
+    assert [headers for headers in seen if headers] == [[("traceparent", trace.encode())]]
