@@ -111,7 +111,8 @@ class _Archiving:
 
         async with live_history(settings) as history:
             source = Source(history=history, topic=history.topic, framing=history.codec.framing)
-            archiver = Archiver(place_at(self._url), source, notify=progress, **self._how)
+            place = place_at(self._url)
+            archiver = Archiver(place, source, notify=progress, **self._how)
 
             async def once() -> None:
                 self._copied += await archiver.copy()
@@ -120,7 +121,7 @@ class _Archiving:
             if every_s is None:
                 await once()
             else:
-                metrics = RoundMetrics("archive", every_s)
+                metrics = RoundMetrics("archive", place.address, every_s)
                 async with shown(metrics, history, archiver.upto, (settings.host, metrics_port), progress):
                     await follow(counted(once, metrics), every_s, progress)
             if removed := await archiver.clean():

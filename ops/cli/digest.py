@@ -159,10 +159,10 @@ class _Sealing:
         from ops.history.rounds import RoundMetrics, counted, shown
 
         sealed = 0
-        url, trust = self._where
+        digests = digests_at(*self._where)
         archive, offline = where
         async with open_history(settings, archive, offline=offline) as history:
-            sealer = Sealer(history, digests_at(url, trust), self._signer, notify=progress, **self._how)
+            sealer = Sealer(history, digests, self._signer, notify=progress, **self._how)
 
             async def once() -> None:
                 nonlocal sealed
@@ -171,7 +171,8 @@ class _Sealing:
             if every_s is None:
                 await once()
             else:
-                metrics, host = RoundMetrics("digests", every_s), "127.0.0.1" if settings is None else settings.host
+                metrics = RoundMetrics("digests", digests.place.address, every_s)
+                host = "127.0.0.1" if settings is None else settings.host
                 async with shown(metrics, history, sealer.upto, (host, metrics_port), progress):
                     await follow(counted(once, metrics), every_s, progress)
         return sealed

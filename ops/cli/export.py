@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +17,7 @@ from ops.cli.common import (
     ArchiveOption,
     EveryOption,
     KafkaOption,
+    MetricsPortOption,
     NamespaceOption,
     OfflineOption,
     Output,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ops.export.selection import Selection
     from ops.export.target import States, Target
     from ops.history import History
+    from ops.history.rounds import Address, RoundMetrics
     from streams.settings import Settings
 
 
@@ -97,6 +99,7 @@ def export(
     catalog: CatalogOption = None,
     follow: FollowOption = False,
     every: EveryOption = "1m",
+    metrics_port: MetricsPortOption = None,
     accept_missing: AcceptMissingOption = False,
     archive: ArchiveOption = None,
     offline: OfflineOption = False,
@@ -109,7 +112,7 @@ def export(
     A target keeps its positions in the same transaction as its rows. Whatever kills an export, run the same command
     again: it goes on. A target keeps its selection too, so that only the first run needs it: another one is refused,
     and `-15m` stays what it was in the first run. The columns are in docs/reference/data-contract.md, and `turnlog sql
-    --tables` lists them.
+    --tables` lists them. `--metrics-port` shows how far a following export is behind.
 
     Texts are exported as the journal has them: sealed where they are sealed.
 
@@ -142,7 +145,7 @@ def export(
         )
         work = _Work(format_, target, catalog, wanted, accept_missing)
         with resumable(_way_on()):
-            outcome = asyncio.run(work.run(settings, archive, offline, every_s if follow else None))
+            outcome = asyncio.run(work.run(settings, (archive, offline), every_s if follow else None, metrics_port))
     if output is Output.TABLE:
         progress(work.told(outcome))
     else:
@@ -182,6 +185,7 @@ class _Work:
         self._catalog = catalog
         self._wanted = wanted
         self._accept_missing = accept_missing
+        self._upto: dict[int, int] = {}
 
     def told(self, outcome: Outcome) -> str:
         """What a round did, for people."""
@@ -201,13 +205,16 @@ class _Work:
         }
 
     async def run(
-        self, settings: Settings | None, archive: str | None, offline: bool, every_s: float | None
+        self, settings: Settings | None, where: tuple[str | None, bool], every_s: float | None, metrics_port: int | None
     ) -> Outcome:
+        """`where`: the history's archive, and whether that alone is read."""
         from ops.export.run import Outcome
         from ops.history import open_history
         from ops.history.following import follow
+        from ops.history.rounds import counted
 
         outcome = Outcome()
+        archive, offline = where
         async with open_history(settings, archive, offline=offline) as history:
 
             async def once() -> None:
@@ -219,9 +226,22 @@ class _Work:
             if every_s is None:
                 await once()
             else:
-                await follow(once, every_s, progress)
+                host = "127.0.0.1" if settings is None else settings.host
+                async with self._shown(history, every_s, (host, metrics_port)) as metrics:
+                    await follow(counted(once, metrics), every_s, progress)
                 raise CommandFailed(_way_on(), INTERRUPTED)
         return outcome
+
+    @asynccontextmanager
+    async def _shown(self, history: History, every_s: float, address: Address) -> AsyncIterator[RoundMetrics]:
+        from ops.history.rounds import RoundMetrics, shown
+
+        target, _ = await asyncio.to_thread(self._target)
+        until = self._selection(target).until
+        metrics = RoundMetrics("export", target.address, every_s)
+        most = None if until is None else until.offset
+        async with shown(metrics, history, self._upto, address, progress, most=most):
+            yield metrics
 
     async def _once(self, history: History) -> Outcome:
         from ops.export.run import Export
@@ -234,6 +254,7 @@ class _Work:
             self._selection(target),
             progress,
             accept_missing=self._accept_missing,
+            upto=self._upto,
         )
         return await export_.run()
 

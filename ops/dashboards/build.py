@@ -318,25 +318,29 @@ EDGES: Final = Dashboard(
             ],
         ),
         (
-            "Archive and digests",
+            "Archive, digests and exports",
             [
                 Panel(
                     "Behind by",
                     "What was committed before is copied.",
                     "s",
-                    [Query("min by (of) (time() - turnlog_copy_until_timestamp_seconds)", "{{of}}")],
+                    [Query("min by (of, to) (time() - turnlog_copy_until_timestamp_seconds)", "{{of}} {{to}}")],
                 ),
                 Panel(
                     "Not copied",
                     "Offsets of the journal, over all partitions.",
                     "short",
-                    [Query("min by (of) (sum by (of, instance) (turnlog_copy_behind_offsets))", "{{of}}")],
+                    [
+                        Query(
+                            "min by (of, to) (sum by (of, to, instance) (turnlog_copy_behind_offsets))", "{{of}} {{to}}"
+                        )
+                    ],
                 ),
                 Panel(
                     "Rounds that failed",
                     "A server was away; the next round tries again.",
                     "cps",
-                    [rate("turnlog_copy_failed_rounds_total", "", "of")],
+                    [rate("turnlog_copy_failed_rounds_total", "", "of", "to")],
                 ),
             ],
         ),

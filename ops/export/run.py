@@ -56,7 +56,8 @@ def fold_version() -> str:
 
 
 class Export:
-    """One run. `commit_records`: journal records an increment."""
+    """One run. `commit_records`: journal records an increment. `upto`: is kept at the offset up to which each partition
+    is committed in all tables, as the run goes on."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Export:
         *,
         commit_records: int = COMMIT_RECORDS,
         accept_missing: bool = False,
+        upto: dict[int, int] | None = None,
     ) -> None:
         self._history = history
         self._target = target
@@ -76,6 +78,7 @@ class Export:
         self._say = say
         self._commit_records = commit_records
         self._accept_missing = accept_missing
+        self._upto = {} if upto is None else upto
         self._at: dict[str, dict[int, int]] = {}
         self._rows: dict[str, list[Row]] = {}
         self._positions: dict[int, int] = {}
@@ -122,6 +125,7 @@ class Export:
         self._require_mine(wanted)  # another export may have made it meanwhile, of something else
         for table in self._selection.tables:
             self._at[table.name] = dict(self._target.positions(table))
+        self._note_upto()
 
     def _require_mine(self, wanted: Contents) -> None:
         """Raise `ExportRefused` where the target is of something else."""
@@ -196,8 +200,13 @@ class Export:
                 self.outcome.rows[table.name] += len(new)
                 at.update(ahead)
         self._target.finish()
+        self._note_upto()
         self.outcome.commits += 1
         self.outcome.positions.update(positions)
+
+    def _note_upto(self) -> None:
+        for partition in range(self._history.partitions):
+            self._upto[partition] = min((at.get(partition, 0) for at in self._at.values()), default=0)
 
     def _tell(self, partition: int, position: int, end: int) -> None:
         now = time.monotonic()

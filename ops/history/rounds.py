@@ -29,30 +29,30 @@ LATE_S: Final = 300.0
 
 
 class RoundMetrics:
-    """The metrics of one such process, in a registry of their own. `of`: what it makes of the journal; `clock`: seconds
-    since the epoch."""
+    """The metrics of one such process, in a registry of their own. `of`: what it makes of the journal; `to`: where, for
+    people; `clock`: seconds since the epoch."""
 
-    def __init__(self, of: str, every_s: float, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, of: str, to: str, every_s: float, *, clock: Callable[[], float] = time.time) -> None:
         self.registry = CollectorRegistry()
+        self._names = (of, to)
         self.clock = clock
         self.every_s = every_s
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(name, text, ("of", *labels), namespace="turnlog_copy", registry=self.registry)
+            return Gauge(name, text, ("of", "to", *labels), namespace="turnlog_copy", registry=self.registry)
 
         self._until = gauge("until_timestamp_seconds", "All that was committed before this moment is copied.").labels(
-            of
+            *self._names
         )
-        gauge("every_seconds", "How often it copies what is new.").labels(of).set(every_s)
+        gauge("every_seconds", "How often it copies what is new.").labels(*self._names).set(every_s)
         self._behind = gauge("behind_offsets", "Offsets of the journal that are readable and not copied.", "partition")
         self._failed = Counter(
             "failed_rounds",
             "Rounds that ended since a server was away.",
-            ("of",),
+            ("of", "to"),
             namespace="turnlog_copy",
             registry=self.registry,
-        ).labels(of)
-        self._of = of
+        ).labels(*self._names)
         self.caught_up_at = clock()
         """When the last round began that came to its end; before the first one, when the process began."""
         self._until.set(self.caught_up_at)
@@ -68,12 +68,16 @@ class RoundMetrics:
 
     def behind(self, partition: int, offsets: int) -> None:
         """So many are not copied."""
-        self._behind.labels(self._of, partition).set(offsets)
+        self._behind.labels(*self._names, partition).set(offsets)
 
     def healthy(self) -> tuple[bool, dict[str, Any]]:
         """Whether it is in time."""
         behind_s = self.clock() - self.caught_up_at
-        return behind_s < LATE_ROUNDS * self.every_s + LATE_S, {"of": self._of, "behind_s": round(behind_s, 1)}
+        return behind_s < LATE_ROUNDS * self.every_s + LATE_S, {
+            "of": self._names[0],
+            "to": self._names[1],
+            "behind_s": round(behind_s, 1),
+        }
 
 
 def counted(once: Callable[[], Awaitable[object]], metrics: RoundMetrics) -> Callable[[], Awaitable[None]]:
@@ -93,11 +97,18 @@ def counted(once: Callable[[], Awaitable[object]], metrics: RoundMetrics) -> Cal
 
 @asynccontextmanager
 async def shown(
-    metrics: RoundMetrics, history: History, upto: Mapping[int, int], address: Address, notify: Callable[[str], None]
+    metrics: RoundMetrics,
+    history: History,
+    upto: Mapping[int, int],
+    address: Address,
+    notify: Callable[[str], None],
+    *,
+    most: int | None = None,
 ) -> AsyncIterator[None]:
     """`/metrics`, `/healthz` and `/readyz` at this address for as long as the block runs.
 
-    upto: by partition, the offset up to which it is copied, as the copying goes on. Raises `OSError` for a taken port.
+    upto: by partition, the offset up to which it is copied, as the copying goes on. most: the offset from which on
+    nothing is wanted. Raises `OSError` for a taken port.
     """
     host, port = address
     if port is None:
@@ -105,7 +116,7 @@ async def shown(
         return
     server = HealthServer(metrics.registry, healthy=metrics.healthy, ready=metrics.healthy)
     notify(f"metrics at {server.start(host, port)}/metrics")
-    looking = asyncio.create_task(_look(metrics, history, upto))
+    looking = asyncio.create_task(_look(metrics, history, upto, most))
     try:
         yield
     finally:
@@ -116,12 +127,13 @@ async def shown(
             looking.result()
 
 
-async def _look(metrics: RoundMetrics, history: History, upto: Mapping[int, int]) -> None:
+async def _look(metrics: RoundMetrics, history: History, upto: Mapping[int, int], most: int | None) -> None:
     while True:
         for partition, copied in sorted(upto.items()):
             try:
                 end = (await history.bounds(partition)).end
             except AWAY:
                 break  # the next round says so, and counts
-            metrics.behind(partition, max(0, end - copied))
+            wanted = end if most is None else min(end, most)
+            metrics.behind(partition, max(0, wanted - copied))
         await asyncio.sleep(LOOK_EVERY_S)

@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -96,20 +97,27 @@ async def test_who_is_shown_what_was_said_in_files_is_noted_where_there_is_a_dep
     assert (away.code, away.out) == (2, ""), "what cannot be noted is not shown"
 
 
-async def test_an_interrupted_export_prints_how_to_go_on(environment: dict[str, str], tmp_path: Path) -> None:
+async def test_a_following_export_tells_how_far_it_is_and_when_interrupted_how_to_go_on(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    words = ("export", "jsonl", str(tmp_path / "t"), "--follow", "--every", "1h", "--metrics-port", "0")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "ops.cli", "export", "jsonl", str(tmp_path / "t"), "--follow", "--every", "1h"),
+        *("-m", "ops.cli", *words),
         stderr=asyncio.subprocess.PIPE,
         env={**environment, "PATH": "/usr/bin"},
     )
     assert process.stderr is not None
+    serving = (await asyncio.wait_for(process.stderr.readline(), 60)).decode()
     first = (await asyncio.wait_for(process.stderr.readline(), 60)).decode()
     assert "up to date" in first
+    async with httpx.AsyncClient() as client:
+        page = (await client.get(serving.removeprefix("metrics at ").strip())).text
+    assert f'turnlog_copy_every_seconds{{of="export",to="{tmp_path}/t"}} 3600.0' in page
     process.send_signal(signal.SIGINT)
     rest = (await asyncio.wait_for(process.stderr.read(), 60)).decode()
     assert await process.wait() == 130
-    assert f"turnlog export jsonl {tmp_path}/t --follow --every 1h" in rest
+    assert f"turnlog {' '.join(words)}" in rest
 
 
 @pytest.mark.parametrize("arguments", [("--table", "cats"), ("--from", "yesterday"), ("--event", "Nothing")])

@@ -49,4 +49,4 @@ def test_the_table_lists_the_metrics_of_a_gateway_word_for_word() -> None:
 
 
 def test_the_table_lists_the_metrics_of_a_copier_word_for_word() -> None:
-    assert rows("copier") == described(RoundMetrics("archive", 60).registry)
+    assert rows("copier") == described(RoundMetrics("archive", "s3://bucket", 60).registry)

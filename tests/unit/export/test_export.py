@@ -55,6 +55,30 @@ async def test_the_tables_are_those_of_the_journal_in_any_increments(format_: st
     whole(history, format_, tmp_path)
 
 
+@pytest.mark.parametrize("format_", FORMATS)
+async def test_how_far_all_tables_are_committed_is_known_as_a_run_goes_on(
+    format_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history, upto, seen = seeded_history(length=100), dict[int, int](), list[dict[int, int]]()
+    ends = list(history.ends)
+    history.ends = [end // 3 for end in ends]
+    await export(history, format_, tmp_path, upto=upto)
+    assert upto == dict(enumerate(history.ends))
+    history.ends = ends
+    read = history.read
+
+    def reading(*span: int) -> Any:
+        seen.append(dict(upto))
+        return read(*span)
+
+    monkeypatch.setattr(history, "read", reading)
+    await export(history, format_, tmp_path, upto=upto, commit_records=10)
+    assert seen[0] == {number: end // 3 for number, end in enumerate(ends)}
+    assert ends[0] // 3 < seen[-1][0] <= ends[0]
+    assert seen[-1][1] < ends[1]
+    assert upto == dict(enumerate(ends))
+
+
 class AnsweredLate(Folder):
     """A store whose client repeats a put that it got no answer to: the second one finds what the first one made."""
 

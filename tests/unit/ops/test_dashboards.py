@@ -38,7 +38,7 @@ def series() -> dict[str, set[str]]:
         WorkerMetrics().registry,
         GatewayMetrics().registry,
         ProjectorMetrics().registry,
-        RoundMetrics("archive", 60).registry,
+        RoundMetrics("archive", "s3://bucket", 60).registry,
     )
     for registry in registries:
         for name, (kind, labels, _) in described(registry).items():
