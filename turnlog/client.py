@@ -25,6 +25,7 @@ from turnlog.http import Http
 from turnlog.live import Live
 from turnlog.seen import Ask
 from turnlog.tokens import FixedToken, SecretToken, Token, TokenSource, checked, token_in
+from turnlog.traced import carried
 from turnlog.viewer import Frames, Messages
 from turnlog.wire import API_PATH, base_url
 
@@ -179,15 +180,21 @@ class Conversation:
         key: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         reply_to: str | None = None,
+        traceparent: str | None = None,
     ) -> Sent:
-        """Say something; returns once it is committed. Stored once per `key`, however often it is sent."""
+        """Say something; returns once it is committed. Stored once per `key`, however often it is sent.
+
+        `traceparent`: the trace that it is of (W3C trace context); None: that of the caller's span, where its program
+        uses OpenTelemetry.
+        """
         key = key or uuid.uuid4().hex
         body: dict[str, Any] = {"type": "message", "text": text}
         if metadata:
             body["channelData"] = dict(metadata)
         if reply_to:
             body["replyToId"] = reply_to
-        response = await self._request("POST", "/activities", headers={"X-Idempotency-Key": key}, json=body)
+        headers = {"X-Idempotency-Key": key, **carried(traceparent)}
+        response = await self._request("POST", "/activities", headers=headers, json=body)
         return Sent(id=str(checked(response)["id"]), key=key)
 
     async def activities(self, *, after: int = 0, limit: int = 100) -> list[Activity]:

@@ -13,6 +13,7 @@ import httpx
 from turnlog.backoff import Backoff
 from turnlog.errors import Unavailable
 from turnlog.tokens import checked, trusted
+from turnlog.traced import carried
 
 log = logging.getLogger("turnlog")
 
@@ -33,7 +34,7 @@ class NoAnswer(Unavailable):
 
 
 class Http:
-    """One gateway's HTTP side.
+    """One gateway's HTTP side. A request is part of its caller's trace (`turnlog.traced`).
 
     `budget`: seconds within which a request is repeated, after the delays that the gateway asks for. `insist`: also
     when it asks for none, or does not answer at all, after delays of our own.
@@ -62,7 +63,7 @@ class Http:
         limits = httpx.Timeout(timeout, connect=min(timeout, CONNECT_TIMEOUT_S))
         try:
             response = await self._client.request(
-                method, path, headers=dict(headers or {}), json=json, params=params, timeout=limits
+                method, path, headers={**carried(), **(headers or {})}, json=json, params=params, timeout=limits
             )
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise NotSent(f"{named}: {_words(error)}", code="unavailable", retryable=True) from error

@@ -13,6 +13,7 @@ from turnlog.http import Tries
 from turnlog.link import Link
 from turnlog.seen import Ask, ask_in
 from turnlog.tokens import TokenSource
+from turnlog.traced import carried
 from turnlog.wire import PROTOCOL, Frame
 
 
@@ -35,7 +36,7 @@ class Live:
         key = key or uuid.uuid4().hex
         while True:
             try:
-                await self._said({**frame, "clientId": key}, key)
+                await self._said({**carried(), **frame, "clientId": key}, key)
             except AckTimeout:
                 raise
             except Unavailable as error:

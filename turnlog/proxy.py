@@ -15,7 +15,7 @@ import contextlib
 import threading
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -38,15 +38,14 @@ from turnlog.following import follow
 from turnlog.http import Http, NoAnswer, NotSent, Tries
 from turnlog.invocations import Event, Page, Record, page_in, record_in
 from turnlog.portal import Portal
+from turnlog.submission import Options, deadline_ms, submission
 from turnlog.tokens import checked
+from turnlog.traced import carried
 from turnlog.wire import base_url
 
 if TYPE_CHECKING:
     from langchain_core.tools import StructuredTool
 
-DEADLINE_S = 300.0
-"""The gateway's own, for an invocation that names none."""
-DEADLINES_S = (1.0, 3600.0)
 WAIT_S = 30.0
 """How long one request waits for an invocation's end; then the next one does."""
 MARGIN_S = 15.0
@@ -57,19 +56,6 @@ _NOT_TAKEN = frozenset({"unavailable", "rate_limited"})
 """Answers after which the log does not have what was submitted."""
 USER = "agent-proxy"
 """Whose the threads are, of a proxy that is told no user."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """What `duplicate` may change."""
-
-    url: str
-    agent: str
-    user: str
-    deadline: float | None
-    policy: str | None
-    retry: bool
-    budget: float
 
 
 class AgentProxy:
@@ -103,8 +89,8 @@ class AgentProxy:
     ) -> None:
         if not agent:
             raise ValueError("agent: name its channel, or channel/group")
-        _deadline_ms(deadline)
-        self._options = _Options(base_url(url), agent, user, deadline, policy, retry, budget)
+        deadline_ms(deadline)
+        self._options = Options(base_url(url), agent, user, deadline, policy, retry, budget)
         self._credentials = Credentials(
             self._options.url, user, channel_secret=channel_secret, token=token, get_token=get_token, api_key=api_key
         )
@@ -150,7 +136,7 @@ class AgentProxy:
 
         What is named here is different; the rest as it is.
         """
-        _deadline_ms(deadline)
+        deadline_ms(deadline)
         named = {"agent": agent, "user": user, "deadline": deadline, "policy": policy, "retry": retry, "budget": budget}
         changed = {name: value for name, value in named.items() if value is not None}
         twin = object.__new__(AgentProxy)
@@ -170,15 +156,19 @@ class AgentProxy:
         thread: str | None = None,
         id: str | None = None,  # noqa: A002 - its name everywhere
         deadline: float | None = None,
+        traceparent: str | None = None,
     ) -> Record:
         """Call the agent and return how it ended. Raises what it ended with, when that was no success.
 
         `thread`: a conversation that goes on from call to call, one call at a time; None: a new one. A caller that is
-        cancelled itself cancels the invocation.
+        cancelled itself cancels the invocation. `traceparent`: the trace that it is of (W3C trace context); None:
+        that of the caller's span, where its program uses OpenTelemetry.
         """
         thread, id = thread or _new_id(), id or _new_id()  # noqa: A001
         async with self._called_off_with_caller(thread, id):
-            record = await self.submit(text, data=data, thread=thread, id=id, deadline=deadline, wait=WAIT_S)
+            record = await self.submit(
+                text, data=data, thread=thread, id=id, deadline=deadline, wait=WAIT_S, traceparent=traceparent
+            )
             while not record.ended:
                 record = await self.status(record.thread, record.id, wait=WAIT_S)
         return record.succeeded()
@@ -191,6 +181,7 @@ class AgentProxy:
         thread: str | None = None,
         id: str | None = None,  # noqa: A002 - its name everywhere
         deadline: float | None = None,
+        traceparent: str | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Call the agent and give each event as it is stored. Raises, behind the last one, what it ended with.
 
@@ -198,7 +189,9 @@ class AgentProxy:
         """
         thread, id = thread or _new_id(), id or _new_id()  # noqa: A001
         async with self._called_off_with_caller(thread, id):
-            await self.submit(text, data=data, thread=thread, id=id, deadline=deadline, streamed=True)
+            await self.submit(
+                text, data=data, thread=thread, id=id, deadline=deadline, streamed=True, traceparent=traceparent
+            )
             async for event in self.events(thread, id):
                 yield event
             record = await self.status(thread, id)
@@ -219,6 +212,7 @@ class AgentProxy:
         deadline: float | None = None,
         streamed: bool = False,
         wait: float = 0,
+        traceparent: str | None = None,
     ) -> Record:
         """Have it accepted, and return its record; `wait`: its end, for at most so many seconds (60).
 
@@ -227,11 +221,14 @@ class AgentProxy:
         no answer came and the record is not there to be read.
         """
         thread, id = thread or _new_id(), id or _new_id()  # noqa: A001
-        body = self._body(id, text, data, deadline, streamed=streamed, wait=wait)
+        body = submission(self._options, id, text, data, deadline, streamed=streamed, wait=wait)
+        if self._credentials.is_key:
+            body["sender"] = self._options.user
+        trace = carried(traceparent)
         tries = Tries(self._options.budget, insist=True)
         while True:
             try:
-                response = await self._once("POST", _path(thread), json=body, timeout=MARGIN_S + wait)
+                response = await self._once("POST", _path(thread), more=trace, json=body, timeout=MARGIN_S + wait)
                 return record_in(checked(response))
             except NotSent as error:
                 await tries.wait(error)
@@ -263,38 +260,6 @@ class AgentProxy:
                     thread=thread,
                     id=id,
                 ) from error
-
-    def _body(
-        self,
-        id: str,  # noqa: A002
-        text: str | None,
-        data: Mapping[str, Any] | None,
-        deadline: float | None,
-        *,
-        streamed: bool,
-        wait: float,
-    ) -> dict[str, Any]:
-        options = self._options
-        given = {"text": text, "data": None if data is None else dict(data)}
-        body: dict[str, Any] = {
-            "id": id,
-            "agent": options.agent,
-            "input": {name: value for name, value in given.items() if value is not None},
-            "streamed": streamed,
-        }
-        if not body["input"]:
-            raise ValueError("give it a text, data, or both")
-        if (ms := _deadline_ms(options.deadline if deadline is None else deadline)) is not None:
-            body["deadlineMs"] = ms
-        if wait:
-            body["wait"] = round(wait * 1000)
-        if options.policy is not None:
-            body["policy"] = options.policy
-        if options.retry:
-            body["retry"] = True
-        if self._credentials.is_key:
-            body["sender"] = options.user
-        return body
 
     # ------------------------------------------------------------------------------------------------- looking
     async def status(self, thread: str, id: str, *, wait: float = 0) -> Record:  # noqa: A002
@@ -363,13 +328,16 @@ class AgentProxy:
             return self._portal, self._sync
 
     # -------------------------------------------------------------------------------------------------- HTTP
-    async def _once(self, method: str, path: str, **how: Any) -> httpx.Response:
+    async def _once(
+        self, method: str, path: str, *, more: Mapping[str, str] | None = None, **how: Any
+    ) -> httpx.Response:
+        more = more or {}
         try:
-            return await self._http.once(method, path, headers=await self._credentials.headers(), **how)
+            return await self._http.once(method, path, headers={**more, **await self._credentials.headers()}, **how)
         except Unauthorized as error:
             if error.code != "token_expired" or not self._credentials.renew():
                 raise
-            return await self._http.once(method, path, headers=await self._credentials.headers(), **how)
+            return await self._http.once(method, path, headers={**more, **await self._credentials.headers()}, **how)
 
     async def _read(self, method: str, path: str, **how: Any) -> httpx.Response:
         """What is safe to repeat: looking, and asking for an end."""
@@ -390,10 +358,3 @@ def _new_id() -> str:
 def _path(thread: str, id: str | None = None, rest: str = "") -> str:  # noqa: A002
     one = "" if id is None else f"/{quote(id, safe='')}"
     return f"/v1/threads/{quote(thread, safe='')}/invocations{one}{rest}"
-
-
-def _deadline_ms(deadline: float | None) -> int | None:
-    least, most = DEADLINES_S
-    if deadline is not None and deadline != 0 and not least <= deadline <= most:
-        raise ValueError(f"deadline: {least:g} to {most:g} seconds, or 0 for none")
-    return None if deadline is None else round(deadline * 1000)

@@ -1,9 +1,12 @@
-"""What an agent traces: the answer is in the trace of its turn, with OpenTelemetry and without."""
+"""What an agent traces: the answer is in the trace of its turn, with OpenTelemetry and without. A caller's goes on."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,10 +14,14 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tests.support.scripted_gateway import Peer, ScriptedGateway, scripted_gateway
-from turnlog import Agent, Turn
+from tests.support.scripted_http import Answer, scripted_http
+from turnlog import Agent, AgentProxy, Client, Turn
 from turnlog.backoff import Backoff
+from turnlog.live import Live
+from turnlog.tokens import FixedToken
 
 GIVEN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -95,3 +102,62 @@ def test_who_asks_without_opentelemetry_is_told_what_to_install(monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(RuntimeError, match=r"turnlog\[tracing\]"):
         Agent("http://127.0.0.1:1", token="t", tracing=True)
+
+
+OTHER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+ENDED = Answer(body={"id": "i", "thread": "t", "state": "SUCCEEDED", "output": {"text": "42", "messages": []}})
+
+
+@contextmanager
+def span() -> Iterator[str]:
+    """A span of the program's own; the context that it is in."""
+    with TracerProvider(shutdown_on_exit=False).get_tracer("mine").start_as_current_span("a question"):
+        carrier: dict[str, str] = {}
+        TraceContextTextMapPropagator().inject(carrier)
+        yield carrier["traceparent"]
+
+
+async def test_a_call_of_an_agent_goes_on_with_the_callers_trace_also_from_a_thread() -> None:
+    async with scripted_http(*[ENDED] * 5) as http, AgentProxy(http.url, "agents", token="t-1") as proxy:
+        await proxy.invoke("?")
+        with span() as mine:
+            await proxy.invoke("?")
+            await asyncio.to_thread(proxy.invoke_sync, "?")
+            await proxy.invoke("?", traceparent=OTHER)
+            await proxy.invoke("?", traceparent="no header\r\nat: all")
+    assert [asked.headers.get("traceparent") for asked in http.asked] == [None, mine, mine, OTHER, mine]
+
+
+async def test_what_a_person_says_goes_on_with_the_callers_trace() -> None:
+    token = Answer(body={"token": "user-token", "expires_in": 1800})
+    opened = Answer(201, {"conversationId": "c1", "token": "conversation-token", "expires_in": 1800})
+    said = Answer(201, {"id": "m-1"})
+    async with (
+        scripted_http(token, opened, said, said, said) as http,
+        Client(http.url, channel_secret="s", user="ana") as client,
+    ):
+        conversation = await client.open()
+        await conversation.send("hi")
+        with span() as mine:
+            await conversation.send("hi")
+            await conversation.send("hi", traceparent=OTHER)
+    assert [asked.headers.get("traceparent") for asked in http.asked[2:]] == [None, mine, OTHER]
+
+
+async def test_what_a_person_says_on_a_socket_goes_on_with_the_callers_trace() -> None:
+    async with scripted_gateway() as gateway:
+        live = Live(gateway.url, FixedToken("t-1"), "c1", seen=0, budget=5.0)
+        peer = await gateway.welcomed()
+        with span() as mine:
+            saying = asyncio.create_task(live.say({"type": "survey", "rating": 5}, key="k"))
+        assert await peer.receive() == {"type": "survey", "rating": 5, "clientId": "k", "traceparent": mine}
+        await peer.send({"type": "ack", "clientId": "k", "id": "x", "seq": 0, "timestamp": 1})
+        await saying
+        await live.close()
+
+
+def test_nothing_is_imported_to_find_out_that_nobody_traces() -> None:
+    """In a process of its own: in this one it is imported."""
+    script = "import sys, turnlog, turnlog.traced as t; print(t.carried(), 'opentelemetry' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout == "{} False\n"
