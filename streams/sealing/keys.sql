@@ -26,10 +26,10 @@ UPDATE data_keys SET copied = true
 FROM unnest(%(keys)s::text[], %(erased_at)s::timestamptz[]) AS written (key_id, erased_at)
 WHERE data_keys.key_id = written.key_id AND data_keys.erased_at = written.erased_at;
 
--- destroy_late: Keys that were made for a conversation while it was being erased, within the last hour.
+-- destroy_late: Keys that were made, or came back, for a conversation while it was being erased; of the last so many ms.
 UPDATE data_keys SET wrapped = NULL, current = false, copied = false, erased_at = clock_timestamp()
 FROM conversations erased
-WHERE erased.status = 'erased' AND erased.updated_at > extract(epoch FROM clock_timestamp()) * 1000 - 60 * 60 * 1000
+WHERE erased.status = 'erased' AND erased.updated_at > (extract(epoch FROM now()) * 1000)::bigint - %(age_ms)s::bigint
   AND data_keys.conversation_id = erased.id AND data_keys.wrapped IS NOT NULL;
 
 -- erased_to_copy: Destroyed keys that the topic of keys may still have.

@@ -7,6 +7,7 @@ not have lost what people said since. What is missing there is found in the topi
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -26,8 +27,15 @@ from streams.sealing.token import NONCE_BYTES, SECRET_BYTES, DataKey, new_key
 
 QUERIES: Final = load_queries("streams.sealing", "keys.sql")
 CALL_LIMIT_S: Final = 3.0
+SHREDDING_LIMIT_S: Final = 30.0
+"""Nobody waits for it, and a look at everything takes a second for each million of keys or so."""
 SESSIONS: Final = 2
 RESTORE_AT_ONCE: Final = 1_000
+LATE_MS: Final = 60 * 60 * 1000
+EVER_MS: Final = 1000 * 366 * 24 * LATE_MS
+"""More than a thousand years."""
+WHOLE_EVERY_S: Final = 600.0
+WHOLE_AGAIN_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +175,18 @@ class DataKeyStore:
 
 
 class Shredder:
-    """Makes the table and the topic of keys agree on what is destroyed. Needs no master key."""
+    """Makes the table and the topic of keys agree on what is destroyed. Needs no master key.
 
-    def __init__(self, dsn: str) -> None:
-        self._sessions = SessionPool(dsn, "shredder", size=1, limit_s=CALL_LIMIT_S)
+    A key that is put into its table while a projector erases its conversation is seen by neither of the two
+    transactions. Such keys are looked for each time among what was erased within an hour; and, first of all and every
+    `WHOLE_EVERY_S`, among all that is erased: a projector that reads old history (after a restore, `topic grow`, a long
+    outage) erases now what happened long ago.
+    """
+
+    def __init__(self, dsn: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sessions = SessionPool(dsn, "shredder", size=1, limit_s=SHREDDING_LIMIT_S)
+        self._clock = clock
+        self._whole_at = clock()
 
     async def close(self) -> None:
         """Close the connection."""
@@ -179,12 +195,21 @@ class Shredder:
     async def shred(self, copies: KeyCopies) -> int:
         """Write the tombstones of destroyed keys that have none yet; returns how many. Raises `CopiesUnavailable`."""
         written = 0
-        await self._run("destroy_late")
+        await self._destroy_late()
         while rows := await self._run("erased_to_copy"):
             await copies.put([WrappedKey(key_id, "", None) for key_id, _ in rows])
             await self._run("gone", keys=[key_id for key_id, _ in rows], erased_at=[at for _, at in rows])
             written += len(rows)
         return written
+
+    async def _destroy_late(self) -> None:
+        now = self._clock()
+        if now < self._whole_at:
+            await self._run("destroy_late", age_ms=LATE_MS)
+            return
+        self._whole_at = now + WHOLE_AGAIN_S  # where it takes too long, tombstones are written all the same
+        await self._run("destroy_late", age_ms=EVER_MS)
+        self._whole_at = now + WHOLE_EVERY_S
 
     async def restore(self, copies: KeyCopies) -> None:
         """Put back every key that the topic has and Postgres has not: what is not there cannot be destroyed."""

@@ -34,7 +34,7 @@ from streams.projector.store import Position, PostgresProjection
 from streams.sealing.copies import KeyTopic
 from streams.sealing.keyring import Keyring
 from streams.sealing.records import Missing
-from streams.sealing.store import CopiesUnavailable, DataKeyStore, Shredder, WrappedKey, Wrapping
+from streams.sealing.store import WHOLE_EVERY_S, CopiesUnavailable, DataKeyStore, Shredder, WrappedKey, Wrapping
 from streams.sealing.token import DataKey
 from streams.settings import Settings
 from tests.support.deployment import deployment
@@ -198,6 +198,23 @@ async def test_a_key_that_was_made_while_its_conversation_was_erased_is_destroye
     place.sql("UPDATE conversations SET status = 'erased', updated_at = extract(epoch FROM now()) * 1000")
     assert await place.shredder.shred(place.topic) == 1
     assert await place.store.find([key.id]) == {key.id: Missing.ERASED}
+
+
+async def test_a_key_that_was_made_while_an_old_erasure_was_read_is_destroyed_too(place: Place) -> None:
+    """As after `topic grow`, a restore or a rebuild: what is erased now happened long ago."""
+    now = [1_000.0]
+    shredder = Shredder(place.settings.postgres, clock=lambda: now[0])
+    await place.erase("c1")
+    for look in range(2):
+        place.sql("UPDATE conversations SET status = 'open'")
+        key = await current(place, "c1")
+        place.sql("UPDATE conversations SET status = 'erased'")
+        assert await shredder.shred(place.topic) == (1 if look == 0 else 0)
+        now[0] += WHOLE_EVERY_S
+        await shredder.shred(place.topic)
+        assert await place.store.find([key.id]) == {key.id: Missing.ERASED}
+        assert await place.copies() == []
+    await shredder.close()
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["copied", "in doubt"])
