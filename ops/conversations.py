@@ -13,13 +13,15 @@ from aiokafka import TopicPartition
 from ops.database import Database
 from ops.history.live import live_history
 from ops.history.port import History, Missing
-from ops.journal import REQUEST_LIMIT_S, Opened, entries_of, partition_count
+from ops.journal import REQUEST_LIMIT_S, Opened, entries_of, is_erased, partition_count
+from streams.core.commands import Command
 from streams.core.fold import evolve
 from streams.core.state import Partition
 from streams.fence.port import FenceUnavailable
 from streams.projector.read import ReadModel
 from streams.runtime.kafka import bounds, consumer
 from streams.runtime.partitioning import partition_of
+from streams.sealing.records import has_words, key_ids_of
 from streams.settings import Settings
 from streams.topics import Topics
 
@@ -54,6 +56,15 @@ async def opened(settings: Settings, conversation: str) -> Opened | None:
     finally:
         await read_model.close()
     return None if row is None else Opened(conversation, row.opened_at)
+
+
+async def erased_of(settings: Settings, command: Command) -> Sequence[str]:
+    """The command's conversation, if the journal says that it is erased; of sealed words the keys say it."""
+    name: str | None = getattr(command, "conversation_id", None)
+    if name is None or not has_words(command) or any(key_ids_of(command)):
+        return ()
+    partition = partition_of(name, await partition_count(settings))
+    return (name,) if await is_erased(settings, partition, name, await opened(settings, name)) else ()
 
 
 async def shown(settings: Settings, conversation: str, notify: Notify) -> dict[str, Any] | None:

@@ -48,7 +48,7 @@ async def decided(settings: Settings, command: Any) -> Event:
         async for entry in entries:
             if getattr(entry.event, "ref", None) == command.ref:
                 await sending
-                await entries.aclose()  # type: ignore[attr-defined]  # a generator
+                await entries.aclose()
                 return entry.event
     raise AssertionError("a journal that is followed has no end")
 

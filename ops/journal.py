@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from aiokafka import TopicPartition
 
 from ops.history.port import Missing, Range
 from ops.provision import connected_admin
-from streams.core.events import ConversationOpened, Entry
+from streams.core.events import ConversationErased, ConversationOpened, Entry
 from streams.runtime.codec import Codec
 from streams.runtime.kafka import Bounds, asked, bounds, consumer
 from streams.runtime.registry import open_codec
@@ -39,7 +40,7 @@ async def entries_of(
     caught_up: Callable[[], None] | None = None,
     of: Opened | None = None,
     missing: Callable[[Missing], None] | None = None,
-) -> AsyncIterator[Entry]:
+) -> AsyncGenerator[Entry]:
     """The committed entries of `partition`, from the first that is kept to the last there is now.
 
     `follow`: goes on as more are committed, without end. `caught_up` is called once all that there is now was given.
@@ -69,6 +70,16 @@ async def entries_of(
             position = await reader.position(name)
     finally:
         await reader.stop()
+
+
+async def is_erased(settings: Settings, partition: int, conversation: str, of: Opened | None = None) -> bool:
+    """Whether the journal has this conversation's erasure by now. `of`: as for `entries_of`."""
+    entries = entries_of(settings, partition, follow=False, of=of, missing=lambda _: None)
+    async with aclosing(entries):
+        async for entry in entries:
+            if isinstance(entry.event, ConversationErased) and entry.event.conversation_id == conversation:
+                return True
+    return False
 
 
 def _raised(missing: Missing) -> None:

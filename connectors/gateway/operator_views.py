@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -25,7 +26,8 @@ from connectors.gateway.ports import ConversationInfo, ListQuery
 from connectors.gateway.protocol.errors import ProtocolError
 from connectors.gateway.protocol.parse import MAX_ID
 from connectors.gateway.protocol.render import iso
-from streams.sealing.records import FRAME_WORDS, TURN_WORDS, reason_of
+from streams.core.events import ConversationErased
+from streams.sealing.records import FRAME_WORDS, TURN_WORDS, blanked, reason_of
 
 if TYPE_CHECKING:
     from connectors.gateway.gateway import Gateway
@@ -107,6 +109,9 @@ async def events(gateway: Gateway, request: Request) -> Response:
         limit=limit,
         opened=shown,
     )
+    if shown and _is_erased(info, page):
+        # What nobody had sealed cannot be shredded, but need not be shown.
+        page = replace(page, found=[replace(each, entry=blanked(each.entry)) for each in page.found])
     return json_response({"conversation": info.id, "partition": partition, **_page(page, shown=shown)})
 
 
@@ -159,6 +164,11 @@ def _glance(info: ConversationInfo) -> dict[str, Any]:
         "opened_at": iso(info.opened_at),
         "updated_at": iso(info.updated_at),
     }
+
+
+def _is_erased(info: ConversationInfo, page: JournalPage) -> bool:
+    """By the read model, which may be behind what lies on the page."""
+    return info.erased or any(isinstance(each.entry.event, ConversationErased) for each in page.found)
 
 
 def _page(page: JournalPage, *, shown: bool) -> dict[str, Any]:

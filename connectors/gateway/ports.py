@@ -69,6 +69,8 @@ class ConversationInfo(msgspec.Struct, frozen=True, kw_only=True):
     participant: str | None
     external_id: str | None = None
     status: str = "open"
+    """An erased one is closed, for people and their clients."""
+    erased: bool = False
     head_seq: int = 0
     opened_at: int = 0
     updated_at: int = 0

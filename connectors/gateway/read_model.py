@@ -149,7 +149,8 @@ def _info(row: ConversationRow, metadata: str | None) -> ConversationInfo:
         channel=row.channel,
         participant=row.participant,
         external_id=row.external_id,
-        status="closed" if row.status == "erased" else row.status,  # for people and their clients it is closed
+        status="closed" if row.status == "erased" else row.status,
+        erased=row.status == "erased",
         head_seq=row.head_seq,
         opened_at=row.opened_at,
         updated_at=row.updated_at,

@@ -256,12 +256,13 @@ def updated(info: ConversationInfo | None, entry: Entry) -> ConversationInfo | N
         )
     if info is None or event.seq <= info.head_seq:
         return info
-    status = info.status
+    status, erased = info.status, info.erased or isinstance(event, ConversationErased)
     if isinstance(event, ConversationClosed | ConversationErased):
         status = "closed"
     elif isinstance(event, ConversationReopened):
         status = "open"
-    return msgspec.structs.replace(info, head_seq=event.seq, status=status, updated_at=entry.timestamp)
+    changed = {"head_seq": event.seq, "status": status, "erased": erased, "updated_at": entry.timestamp}
+    return msgspec.structs.replace(info, **changed)
 
 
 def _size(entry: Entry) -> int:

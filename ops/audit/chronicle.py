@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ops.history import Recorded
-from ops.shown import masked_entry
+from ops.shown import hidden_entry, masked_entry
 from streams.core.events import (
     Entry,
     Event,
@@ -59,13 +59,23 @@ class Chronicle:
     """Is shown the records of a stretch, in order, partition by partition; `of`: of one conversation alone.
 
     Everything is counted; lines and lanes are kept of the `chosen` conversations alone, for there may be millions.
+    Nothing that was said in the `erased` ones is told.
     """
 
-    def __init__(self, sentence: Sentence, *, of: str | None, chosen: Collection[str], show_text: bool) -> None:
+    def __init__(
+        self,
+        sentence: Sentence,
+        *,
+        of: str | None,
+        chosen: Collection[str],
+        show_text: bool,
+        erased: Collection[str] = (),
+    ) -> None:
         self._sentence = sentence
         self._of = of
         self._chosen = chosen
         self._show_text = show_text
+        self._erased = erased
         self._open: dict[str, dict[str, Any]] = {}
         self.conversations: dict[str, Told] = {}
         self.events: Counter[str] = Counter()
@@ -141,7 +151,9 @@ class Chronicle:
         if len(told.lines) >= LINES_MOST:
             told.left_out += 1
             return
-        shown = entry if self._show_text else masked_entry(entry)
+        shown = masked_entry(entry)
+        if self._show_text:
+            shown = hidden_entry(entry) if name in self._erased else entry
         told.lines.append(
             {
                 "lsn": entry.lsn,

@@ -10,6 +10,7 @@ from typing import Any, Final
 from ops.audit.chronicle import Chronicle, Told
 from ops.audit.violations import Verdict
 from ops.history import History, Missing, Range
+from ops.history.erased import erased_in
 from ops.replay.target import Target
 
 INVARIANTS: Final = {
@@ -53,15 +54,18 @@ async def chronicle_of(
     """
     of, show_text = stretch.conversation, stretch.show_text
     chosen = {of} if of is not None else set()
-    chronicle = Chronicle(sentence, of=of, chosen=chosen, show_text=show_text)
+    erased: set[str] = set()
     missing: list[dict[str, int]] = []
     for partition in stretch.partitions:
         gone = await history.missing(partition)
+        if show_text:  # wherever they are erased, in what is told or behind it
+            erased |= await erased_in(history, partition, gone)
         missing += [{"partition": partition, "from": each.start, "to": each.end - 1} for each in gone]
+    chronicle = Chronicle(sentence, of=of, chosen=chosen, show_text=show_text, erased=erased)
     await _read(history, stretch, chronicle, notify)
     if of is None:
         chosen = {told.id for told in ranked(chronicle)[: stretch.limit]}
-        again = Chronicle(sentence, of=None, chosen=chosen, show_text=show_text)
+        again = Chronicle(sentence, of=None, chosen=chosen, show_text=show_text, erased=erased)
         await _read(history, stretch, again, notify)
         chronicle.conversations |= {name: each for name, each in again.conversations.items() if name in chosen}
     return chronicle, missing

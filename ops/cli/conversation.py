@@ -30,6 +30,8 @@ from ops.cli.errors import CommandFailed
 
 if TYPE_CHECKING:
     from ops.history import Missing
+    from ops.journal import Opened
+    from ops.shown import Shown
     from streams.core.events import Event
     from streams.settings import Settings
 
@@ -266,11 +268,24 @@ def _end_on_interrupt() -> None:
     loop.add_signal_handler(signal.SIGINT, interrupted)
 
 
+async def _shown(settings: Settings, reading: _Reading, partition: int, known: Opened | None) -> Shown:
+    """How its entries are shown: nothing of what was said, if it is erased by now, whoever asks."""
+    from ops.journal import is_erased
+    from ops.shown import Shown
+
+    if reading.shown_to is None:
+        return Shown(settings, text=False)
+    erased = await is_erased(settings, partition, reading.conversation, known)
+    if erased:
+        progress(f"{reading.conversation} is erased: what was said in it is not shown")
+    return Shown(settings, text=True, erased=(reading.conversation,) if erased else ())
+
+
 async def _told(settings: Settings, reading: _Reading) -> int:
     from ops.cli.narrate import document, line
     from ops.conversations import opened
     from ops.journal import entries_of, partition_count
-    from ops.shown import Shown, note_shown
+    from ops.shown import note_shown
     from streams.runtime.partitioning import partition_of
 
     conversation, output, follow = reading.conversation, reading.output, reading.follow
@@ -290,8 +305,8 @@ async def _told(settings: Settings, reading: _Reading) -> int:
     if reading.shown_to is not None:
         by, why = reading.shown_to
         await note_shown(settings, what=conversation, by=by, why=why, partition=partition)
-    shown = Shown(settings, text=reading.shown_to is not None)
     known = await opened(settings, conversation)
+    shown = await _shown(settings, reading, partition, known)
     entries = entries_of(settings, partition, follow=follow, caught_up=caught_up, of=known, missing=missing)
     try:
         async for entry in entries:

@@ -370,12 +370,13 @@ async def _content(settings: Settings, letter: DeadLetter, codec: Codec, show_te
 
 async def _shown(settings: Settings, command: Any, show_text: bool) -> Any:
     """The command with its words masked, or opened where they are sealed."""
+    from ops.conversations import erased_of
     from ops.shown import Shown
     from streams.core.commands import Command
 
     if not isinstance(command, Command):  # a signal: it has no words
         return command
-    shown = Shown(settings, text=show_text)
+    shown = Shown(settings, text=show_text, erased=await erased_of(settings, command) if show_text else ())
     try:
         return await shown.command(command)
     finally:

@@ -62,8 +62,8 @@ ShowTextOption = Annotated[
     bool,
     typer.Option(
         "--show-text",
-        help="Show what was said; else only how long it is. Noted in the journal; of files in that of the deployment "
-        "that the settings name, if they name one.",
+        help="Show what was said, but for erased conversations; else only how long it is. Noted in the journal; of "
+        "files in that of the deployment that the settings name, if they name one.",
     ),
 ]
 AcceptMissingOption = Annotated[
@@ -184,9 +184,12 @@ class _Work:
 
 def _of_export(query: str, relations: Sequence[Relation], root: Path, show_text: bool) -> pa.Table:
     from ops.sql.query import run
-    from ops.sql.sources import of_export
+    from ops.sql.sources import erased_in_export, of_export
 
-    return run(query, relations, of_export(root, relations), {}, [root], show_text=show_text)
+    sources = of_export(root, relations)
+    if show_text and relations:
+        sources |= erased_in_export(root)
+    return run(query, relations, sources, {}, [root], show_text=show_text)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from ops.sql.relations import BY_NAME, RELATIONS, Relation, view
-from ops.sql.sources import Sources
+from ops.sql.sources import ERASED, Sources
 
 READING: Final = "SELECT"
 
@@ -82,10 +82,13 @@ def run(
     show_text: bool,
 ) -> pa.Table:
     """The query's answer. `sources`: what each table is read from; `tables`: relations that are at hand; `folders`:
-    all that may be opened. Raises `BadQuery`."""
+    all that may be opened. `show_text`: but for what was said in conversations that `sources` call erased. Raises
+    `BadQuery`."""
     with duckdb.connect() as connection:
         query = _statement(connection, query)
         connection.execute("SET TimeZone = 'UTC'")
+        if hides := show_text and ERASED in sources:
+            connection.execute(f'CREATE VIEW "{ERASED}" AS FROM {sources[ERASED]}')
         for relation in relations:
             name = relation.table or relation.name
             if relation.name in tables:
@@ -93,7 +96,7 @@ def run(
                 source = f"at_hand_{relation.name}"
             else:
                 source = sources[name]
-            connection.execute(view(relation, source, show_text=show_text))
+            connection.execute(view(relation, source, show_text=show_text, erased=ERASED if hides else None))
         allowed = ", ".join("'" + str(folder).replace("'", "''") + "'" for folder in folders)
         connection.execute(f"SET allowed_directories = [{allowed}]")
         connection.execute("SET enable_external_access = false")

@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from streams.core.invocations import RELEASED
 from turnlog.data.arrow import EVENTS_SCHEMA
 from turnlog.data.tables import COMMON, CONVERSATIONS, MOMENT, TABLES, TEXT, Column, Table
 
@@ -29,6 +30,20 @@ SAID: Final[Mapping[str, frozenset[str]]] = {
     JOURNAL: frozenset({"fields"}),
 }
 """Columns that may hold what somebody said, by relation."""
+
+
+_HANDED: Final = "event IN ('ConversationHandedOver', 'ConversationHandedBack')"
+_WORDY: Final = (
+    *("TurnCommitted", "FrameCommitted", "PersonFrameCommitted", "TurnEdited", "ConversationOpened", "RunMoved"),
+    *("ConversationHandedOver", "ConversationHandedBack", "RunCancelling", "RunEnded"),
+)
+_SAID_IN: Final[Mapping[tuple[str, str], str]] = {
+    ("conversations", "reason"): _HANDED,
+    (VERSIONS, "reason"): _HANDED,
+    ("runs", "detail"): f"reason IS DISTINCT FROM '{RELEASED}'",
+    (JOURNAL, "fields"): f"event IN {_WORDY}",
+}
+"""In which rows a column of `SAID` holds it; elsewhere it is what an operator wrote, or nobody's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +110,22 @@ RELATIONS: Final[tuple[Relation, ...]] = (
 BY_NAME: Final[Mapping[str, Relation]] = {relation.name: relation for relation in RELATIONS}
 
 
-def view(relation: Relation, source: str, *, show_text: bool) -> str:
-    """The statement that makes the relation of `source`, a table function or name that gives its columns."""
-    columns = ", ".join(_column(relation, column, show_text) for column in relation.columns)
+def view(relation: Relation, source: str, *, show_text: bool, erased: str | None = None) -> str:
+    """The statement that makes the relation of `source`, a table function or name that gives its columns. `erased`: a
+    view of the conversations of which nothing that was said is shown."""
+    columns = ", ".join(_column(relation, column, show_text, erased) for column in relation.columns)
     rows = f"SELECT {columns} FROM {source}"  # noqa: S608 -- names and sources are of this package's own
     if relation.name == CONVERSATIONS.name:
         rows += " QUALIFY row_number() OVER (PARTITION BY conversation_id ORDER BY version DESC) = 1"
     return f'CREATE VIEW "{relation.name}" AS {rows}'
 
 
-def _column(relation: Relation, column: Column, show_text: bool) -> str:
+def _column(relation: Relation, column: Column, show_text: bool, erased: str | None) -> str:
     name = f'"{column.name}"'
-    if show_text or column.name not in SAID.get(relation.name, ()):
+    if column.name not in SAID.get(relation.name, ()) or (show_text and erased is None):
         return name
+    if show_text:
+        hidden = _SAID_IN.get((relation.name, column.name), "true")
+        of_erased = f"conversation_id IN (SELECT conversation_id FROM {erased})"  # noqa: S608 -- see `view`
+        return f"CASE WHEN {of_erased} AND {hidden} THEN NULL ELSE {name} END AS {name}"
     return f"CASE WHEN {name} IS NULL THEN NULL ELSE '(' || length({name}) || ' characters)' END AS {name}"

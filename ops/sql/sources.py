@@ -13,17 +13,18 @@ import psycopg
 import pyarrow as pa
 from deltalake import DeltaTable
 from psycopg.rows import tuple_row
-from pyarrow.parquet import ParquetWriter
+from pyarrow.parquet import ParquetWriter, write_table
 
 from ops.export.files import CONTENTS
 from ops.export.iceberg import CATALOG, in_folder
+from ops.export.target import ExportRefused
 from ops.history import History
 from ops.history.around import around, told_missing
 from ops.sql.relations import BY_NAME, JOURNAL, LEASES, OPEN_RUNS, WORKERS, Relation
-from streams.core.events import Entry, Unknown
+from streams.core.events import ConversationErased, Entry, Unknown
 from turnlog.data.fold import Fold
 from turnlog.data.tables import BY_NAME as TABLES
-from turnlog.data.tables import MOMENT, Table, arrow
+from turnlog.data.tables import CONVERSATIONS, MOMENT, Table, arrow
 
 Sources = dict[str, str]
 """Name of a relation to what DuckDB reads its rows from."""
@@ -31,6 +32,8 @@ STATE: Final[Mapping[str, str]] = {
     LEASES: "SELECT partition, owner, writer_epoch, expires_at FROM leases ORDER BY partition",
     WORKERS: "SELECT id, expires_at, draining FROM workers ORDER BY id",
 }
+ERASED: Final = "erased_conversations"
+"""In `Sources`: ids of the conversations that are erased, beside the relations."""
 OF_JOURNAL: Final = frozenset({JOURNAL, OPEN_RUNS})
 
 
@@ -75,6 +78,7 @@ async def of_history(
             "(--accept-missing)"
         )
     files = _Files(folder, tables | others)
+    erased: list[str | None] = []
     try:
         for partition in range(history.partitions):
             fold = Fold(partition)
@@ -83,6 +87,7 @@ async def of_history(
                 entries = history.decode_all(chunk)
                 for recorded, entry in zip(chunk, entries, strict=True):
                     fold.take(recorded.offset, entry)
+                erased += [e.event.conversation_id for e in entries if isinstance(e.event, ConversationErased)]
                 rows = fold.drain()
                 for name in tables:
                     files.add(name, arrow(TABLES[name], rows[name]))
@@ -93,7 +98,9 @@ async def of_history(
                 files.add(OPEN_RUNS, _open_runs(fold))
     finally:
         files.close()
-    return files.sources
+    known = folder / f"{ERASED}.parquet"
+    write_table(pa.table({"conversation_id": pa.array(erased, pa.string())}), known)
+    return {**files.sources, ERASED: f"read_parquet('{known}')"}
 
 
 def _events(partition: int, offsets: Sequence[int], entries: Sequence[Entry]) -> pa.Table:
@@ -153,6 +160,19 @@ def of_export(root: Path, relations: Collection[Relation]) -> Sources:
         raise NoSource(f"no export has {', '.join(live)}: leave --export out, to read the journal")
     tables = {str(relation.table) for relation in relations}
     return {table: _exported(root, table) for table in tables}
+
+
+def erased_in_export(root: Path) -> Sources:
+    """`ERASED`, as the export's own table `conversations` has it. Raises `NoSource`: it has no such table."""
+    try:
+        table = _exported(root, CONVERSATIONS.name)
+    except (NoSource, ExportRefused):
+        raise NoSource(
+            f"--show-text: the export in {root} has no table {CONVERSATIONS.name}, so that it does not say what was "
+            f"erased: bring it to an export that has it, or take what was said in erased conversations out of it with "
+            f"`turnlog scrub {root} CONVERSATION…`, and ask with DuckDB itself"
+        ) from None
+    return {ERASED: f"(SELECT conversation_id FROM {table} WHERE status = 'erased')"}  # noqa: S608 -- a path of ours
 
 
 def _require_export(root: Path) -> None:

@@ -18,7 +18,8 @@ from streams.runtime.codec import Codec
 from streams.settings import Settings
 from streams.topics import Topics
 from tests.support.command import turnlog_async
-from tests.support.exports import export, seeded_history, write_seeded
+from tests.support.exports import MemoryHistory, export, seeded_history, write_history, write_seeded
+from tests.support.scrubbing import GONE, KEPT, SAID, spoken
 
 LENGTH = 100
 
@@ -95,6 +96,27 @@ async def test_who_is_shown_what_was_said_in_files_is_noted_where_there_is_a_dep
     assert (alone.document, "NOT noted in any journal" in alone.err) == (shown.document, True)
     away = await turnlog_async(*asked, "--show-text", environment={"TURNLOG_KAFKA": "127.0.0.1:1"})
     assert (away.code, away.out) == (2, ""), "what cannot be noted is not shown"
+
+
+async def test_what_was_said_in_an_erased_conversation_is_shown_to_nobody(
+    stack: EmbeddedStack, settings: Settings
+) -> None:
+    """Though nobody had sealed it, so that no key could be destroyed."""
+    [first, _] = spoken()._records
+    history = MemoryHistory([[entry for _, entry in first]])
+    await write_history(stack.kafka, settings.namespace, history, timed=True)
+    migrate(settings.postgres)
+    environment = {
+        "TURNLOG_KAFKA": stack.kafka,
+        "TURNLOG_NAMESPACE": settings.namespace,
+        "TURNLOG_POSTGRES": settings.postgres,
+    }
+    for conversation, is_shown in ((KEPT, True), (GONE, False)):
+        asked = ("conversation", "timeline", conversation, "--show-text", "-o", "jsonl")
+        told = await turnlog_async(*asked, environment=environment)
+        assert told.code == 0, told.err
+        assert (SAID in told.out, "[erased]" in told.out) == (is_shown, not is_shown)
+        assert ("is erased: what was said in it is not shown" in told.err) is not is_shown
 
 
 async def test_a_following_export_tells_how_far_it_is_and_when_interrupted_how_to_go_on(

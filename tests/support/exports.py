@@ -106,17 +106,22 @@ def seeded_history(partitions: int = 2, length: int = 150, **more: Any) -> Memor
 
 
 async def write_seeded(kafka: str, namespace: str, length: int, *, timed: bool) -> None:
-    """Topics with the journals of `seeded_history(length=length)`, of two partitions, without transactions.
-    `timed`: records bear their entries' times, not the time at which they are written."""
+    """`write_history` of `seeded_history(length=length)`, of two partitions."""
+    await write_history(kafka, namespace, seeded_history(length=length), timed=timed)
+
+
+async def write_history(kafka: str, namespace: str, history: MemoryHistory, *, timed: bool) -> None:
+    """Topics with the journals of a history, without transactions. `timed`: records bear their entries' times, not the
+    time at which they are written."""
     topics, codec = Topics(namespace), Codec()
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
     await admin.start()
     try:
-        await ensure(admin, topics, partitions=2)
+        await ensure(admin, topics, partitions=history.partitions)
     finally:
         await admin.close()
     async with AIOKafkaProducer(bootstrap_servers=kafka) as producer:
-        for partition, records in enumerate(seeded_history(length=length)._records):
+        for partition, records in enumerate(history._records):
             for _, entry in records:
                 key = entry.event.conversation_id
                 await producer.send(

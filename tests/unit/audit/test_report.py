@@ -18,7 +18,7 @@ from ops.audit.violations import Findings, Tally, Verdict, Violation
 from ops.cli.common import told_time
 from ops.cli.narrate import sentence
 from ops.replay.target import Target
-from streams.core.events import Entry, TurnCommitted
+from streams.core.events import ConversationErased, Entry, TurnCommitted
 from tests.support.histories import one_partition
 from tests.support.journals import CONVERSATION, Journal, ready, taken_over
 
@@ -113,6 +113,17 @@ async def test_text_is_shown_only_where_it_is_asked_for() -> None:
     assert "tulip" not in masked
     assert "(18 characters)" in masked
     assert "tulip" in page(await reported(journal.entries, show_text=True), told_time)
+
+
+async def test_what_was_said_in_an_erased_conversation_is_shown_to_nobody() -> None:
+    """Though nobody had sealed it, and though the report ends before it was erased."""
+    entries = list(said("my secret is tulip").entries)
+    erased = ConversationErased("op", "asked", "e", conversation_id=CONVERSATION, seq=2)
+    entries.append(msgspec.structs.replace(entries[-1], lsn=entries[-1].lsn + 1, event=erased))
+    for stretch in ({}, {"conversation": CONVERSATION}, {"until": Target(offset=len(entries) - 2)}):
+        shown = page(await reported(entries, show_text=True, **stretch), told_time)
+        assert "tulip" not in shown
+        assert "[erased]" in shown
 
 
 async def test_everything_that_somebody_wrote_is_escaped() -> None:

@@ -83,11 +83,19 @@ async def content(one: DeadLetter, *, show_text: bool) -> dict[str, Any]:
     return await _content(settings, one, Codec(), show_text)
 
 
-async def test_what_was_said_is_shown_only_when_it_is_asked_for() -> None:
+async def test_what_was_said_is_shown_only_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    erased: list[str] = []
+
+    async def erased_of(*_: object) -> list[str]:
+        return erased
+
+    monkeypatch.setattr("ops.conversations.erased_of", erased_of)  # which asks the journal
     readable = letter(1, value=Codec().encode_command(SAID), topic="turns")
     assert (await content(readable, show_text=False))["fields"]["turn"]["text"] == "(6 characters)"
     assert "secret" not in str(await content(readable, show_text=False))
     assert (await content(readable, show_text=True))["fields"]["turn"]["text"] == "secret"
+    erased.append(str(SAID.conversation_id))
+    assert "secret" not in str(await content(readable, show_text=True)), "nor where it is erased"
     garbage = letter(2, value=b"secret \xff", topic="turns")
     assert "secret" not in str(await content(garbage, show_text=False))
     assert (await content(garbage, show_text=True))["value"]["value"] == "secret \\xff"

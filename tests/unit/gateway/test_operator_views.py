@@ -7,7 +7,7 @@ import pytest
 from connectors.gateway.openapi import DOCUMENT
 from connectors.gateway.operator_views import WORDS
 from connectors.gateway.ports import Unavailable
-from streams.core.commands import NoteAction
+from streams.core.commands import EraseConversation, NoteAction
 from tests.support.gateway_world import OPERATOR_TOKEN, Served, World, bearer
 from tests.unit.gateway.test_openapi import check
 
@@ -89,6 +89,20 @@ async def test_what_was_said_is_masked_unless_it_is_asked_for_which_the_journal_
     assert shown.text.count(SECRET) == 2
     [note] = [command for command in world.commands if isinstance(command, NoteAction)]
     assert (note.action, note.subject, note.by, note.reason) == ("text_shown", conversation, "eve", "ticket 12")
+
+
+async def test_what_was_said_in_an_erased_conversation_is_shown_to_nobody(served: Served, world: World) -> None:
+    """Though nobody had sealed it, so that no key could be destroyed; and whether or not the erasure is on the page."""
+    conversation, token = await served.conversation()
+    await served.say(conversation, token, SECRET)
+    erase = EraseConversation(at=0, timestamp=0, conversation_id=conversation, by="op", reason="asked", id="e")
+    await (await world.send(erase))
+    path = f"{ONE.format(conversation_id=conversation)}/events"
+    for limit in ("1", "2", "3", "4", "5", "100"):
+        shown = await served.http.get(path, headers=OPERATOR, params={"showText": "1", "limit": limit})
+        assert SECRET not in shown.text
+    [turn] = [each for each in check(shown, f"{ONE}/events")["events"] if each["type"] == "TurnCommitted"]
+    assert turn["fields"]["turn"]["text"] == "[erased]"
 
 
 async def test_why_a_conversation_was_handed_over_is_masked_too_and_why_it_was_closed_is_not(served: Served) -> None:

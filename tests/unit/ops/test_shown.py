@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ops.shown import masked_entry
+from ops.shown import hidden_entry, masked_entry
 from streams.core.content import Frame, RunStatus, Turn
 from streams.core.events import (
     ConversationHandedBack,
@@ -60,6 +60,7 @@ def test_nothing_of_it_is_shown_but_how_long_it_is(event: object) -> None:
     shown = str(masked_entry(entry))
     assert "zebra" not in shown
     assert " characters)" in shown
+    assert "zebra" not in str(hidden_entry(entry)), "of an erased conversation, whether it was sealed or not"
 
 
 def closing(data: str, *, sender: str = SYSTEM) -> Entry:
@@ -75,7 +76,7 @@ def test_a_question_that_the_writer_closes_with_an_answer_shows_nothing_of_the_a
 
 @pytest.mark.parametrize("data", [STREAM_CLOSED, ASK_CLOSED])
 def test_what_the_writer_closes_without_a_word_of_anybody_is_told_as_it_is(data: str) -> None:
-    assert masked_entry(closing(data)) == closing(data)
+    assert masked_entry(closing(data)) == hidden_entry(closing(data)) == closing(data)
     assert masked_entry(closing(data, sender="bot")) != closing(data, sender="bot")
 
 

@@ -15,8 +15,9 @@ from ops.export.target import ExportRefused
 from ops.history.port import Range
 from ops.sql.query import BadQuery, named, run
 from ops.sql.relations import BY_NAME, RELATIONS
-from ops.sql.sources import NoSource, of_export, of_history
+from ops.sql.sources import ERASED, NoSource, erased_in_export, of_export, of_history
 from tests.support.exports import FORMATS, MemoryHistory, export, seeded_history
+from tests.support.scrubbing import KEPT, SAID, spoken
 
 
 def ask_history(query: str, history: MemoryHistory, folder: Path, *, show_text: bool = False) -> list[dict[str, Any]]:
@@ -28,7 +29,8 @@ def ask_history(query: str, history: MemoryHistory, folder: Path, *, show_text: 
 
 def ask_export(query: str, root: Path, *, show_text: bool = False) -> list[dict[str, Any]]:
     relations = named(query)
-    return answer(run(query, relations, of_export(root, relations), {}, [root], show_text=show_text))
+    sources = of_export(root, relations) | erased_in_export(root)
+    return answer(run(query, relations, sources, {}, [root], show_text=show_text))
 
 
 def answer(table: Any) -> list[dict[str, Any]]:
@@ -55,6 +57,51 @@ def test_an_export_of_any_format_gives_the_answers_of_the_history(format_: str, 
         expected = ask_history(query, history, tmp_path / "folded", show_text=True)
         assert expected
         assert ask_export(query, tmp_path / "export", show_text=True) == expected, query
+
+
+WORDY = {
+    "turns": "text, data, metadata",
+    "frames": "data, metadata, extra",
+    "runs": "detail",
+    "conversation_versions": "metadata, reason",
+    "journal": "fields",
+}
+
+
+@pytest.mark.parametrize("format_", [None, *FORMATS])
+def test_what_was_said_in_an_erased_conversation_is_shown_to_nobody(format_: str | None, tmp_path: Path) -> None:
+    """Though nobody had sealed it: `turnlog scrub` was not run."""
+    history = spoken()
+    if format_ is not None:
+        asyncio.run(export(history, format_, tmp_path / "export"))
+
+    def ask(query: str) -> list[dict[str, Any]]:
+        if format_ is None:
+            return ask_history(query, history, tmp_path / query[-3:], show_text=True)
+        return ask_export(query, tmp_path / "export", show_text=True)
+
+    for name, columns in WORDY.items():
+        if name == "journal" and format_ is not None:
+            continue
+        rows = ask(f"select conversation_id, {columns} from {name} order by all")
+        said = {row.pop("conversation_id"): SAID in str(row) for row in rows if SAID in str(row)}
+        assert set(said) == {KEPT, f"{KEPT} too"}, name
+    kept = ask("select conversation_id, detail from runs where reason = 'released' order by all")
+    assert all(row["detail"] == "its pod is deleted" for row in kept), "an operator's words are nobody's"
+    [why] = ask("select reason from conversations where status = 'erased'")
+    assert why == {"reason": "request 7"}
+
+
+def test_an_export_that_does_not_know_what_was_erased_shows_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(export(spoken(), "parquet", tmp_path, selection(tables=["turns"])))
+    asked = ["sql", "--export", str(tmp_path), "select text from turns"]
+    assert command(asked) == 0
+    capsys.readouterr()
+    assert command([*asked, "--show-text"]) == 2
+    told = capsys.readouterr()
+    assert (told.out, "has no table conversations" in told.err) == ("", True)
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -164,7 +211,7 @@ def test_missing_records_are_the_first_line_and_a_stop(tmp_path: Path) -> None:
         asyncio.run(of_history(history, [BY_NAME["turns"]], tmp_path, lines.append, accept_missing=False))
     assert lines == ["MISSING: offsets 0 to 4 of partition 0 of the journal are gone"]
     sources = asyncio.run(of_history(history, [BY_NAME["turns"]], tmp_path, lines.append, accept_missing=True))
-    assert set(sources) == {"turns"}
+    assert set(sources) == {"turns", ERASED}
 
 
 @pytest.mark.parametrize("form", ["table", "json", "jsonl", "csv"])
