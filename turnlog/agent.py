@@ -143,7 +143,8 @@ class Agent:
 
         Each numbered frame once and in order, but for what this process said itself; what became of those (edited,
         superseded; the last edit perhaps again after a lost connection); and, as it happens, who types, who is there,
-        what was read. `viewed.seen` is what it is (`turnlog.seen`). One at a time per conversation.
+        what was read. `viewed.seen` is what it is (`turnlog.seen`). One at a time per conversation; for a
+        slow handler what came meanwhile is read again, but for what is shown once.
         """
         self.handlers.on_activity(handler)
         return handler

@@ -1,6 +1,14 @@
 """Conversations of an agent's own channel: what a process follows in them, and says in them.
 
 They are not given to it as turns are: it is shown all that is said there, by whomever, and writes without a run.
+
+What its handler has not heard yet is kept, up to a bound. A frame that does not fit is let go, and so is all that comes
+behind it; once the handler is through with what it has, that is asked for anew (`sync`), as after a lost connection:
+nothing is missing, and the socket, over which turns come too, is never kept waiting.
+
+KEEPING UP ──one does not fit──▶ BEHIND ──nothing waits: sync──▶ READING AGAIN ──what was let go comes──▶ KEEPING UP
+  ▲                                │                               │
+  └────── a new connection, which begins behind what was taken ────┘
 """
 
 from __future__ import annotations
@@ -14,13 +22,21 @@ from turnlog.connection import Connection
 from turnlog.errors import AckTimeout, error_of
 from turnlog.outbox import Ack
 from turnlog.viewer import Viewed, viewed_in
-from turnlog.wire import Frame
+from turnlog.wire import Frame, dump
 
 log = logging.getLogger("turnlog")
 
 Heard = Callable[[str, Viewed], Awaitable[None]]
 
 SHOWN_WITHOUT_SEQ = frozenset({"typing", "presence", "deliveryStatus", "superseded", "edited"})
+CHANGES = frozenset({"superseded", "edited"})
+"""Those among them that a replay tells again."""
+WAITING_MAX = 1_000
+"""Frames that wait in one conversation."""
+WAITING_BYTES = 4 * 1024 * 1024
+"""And how long they are as JSON, together."""
+WAITING_BYTES_IN_ALL = 32 * 1024 * 1024
+"""The same of all conversations. One of which nothing waits has its next frame taken nevertheless, at most 1 MiB."""
 SYNC_AGAIN_S = 1.0
 """When a replay that could not be read is asked for again, where the gateway does not say."""
 
@@ -30,8 +46,14 @@ class _Place:
 
     def __init__(self, after: int) -> None:
         self.seen = after
-        self.waiting: deque[Viewed] = deque()
-        """Taken, and not heard yet."""
+        self.waiting: deque[tuple[Viewed, int]] = deque()
+        """Taken, and not heard yet, and how long as JSON."""
+        self.bytes = 0
+        """How long, together."""
+        self.behind = False
+        """Something was let go, and is to be asked for."""
+        self.missed: int | None = None
+        """The first seq that was let go, until it comes again: what comes before it was on its way already."""
         self.own: set[int] = set()
         """Seqs, above `seen`, of what this process said there: a next connection is shown them, as another's."""
         self.task: asyncio.Task[None] | None = None
@@ -47,6 +69,8 @@ class Followed:
         self._places: dict[str, _Place] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._saying: dict[tuple[str, str], tuple[Frame, asyncio.Future[Ack]]] = {}
+        self._bytes = 0
+        """How long as JSON what waits is, in all conversations."""
 
     def follow(self, conversation: str, after: int) -> None:
         """Be told of what is said there behind `after`. Where it is followed already, nothing changes."""
@@ -59,10 +83,15 @@ class Followed:
         """What comes, and what was taken and not heard yet, is dropped."""
         place = self._places.pop(conversation, None)
         if place is not None:
+            self._bytes -= place.bytes
+            place.bytes = 0
             place.waiting.clear()
+            place.behind = False
 
     async def welcomed(self) -> None:
         """A new connection: go on behind what was taken, and say again what nobody acknowledged."""
+        for place in self._places.values():
+            place.behind, place.missed = False, None
         for conversation in list(self._places):
             await self._sync(conversation)
         for (conversation, _), (frame, said) in list(self._saying.items()):
@@ -138,27 +167,62 @@ class Followed:
             return False
         seq = _seq(frame)
         if seq:
-            if seq <= place.seen:
+            if seq <= place.seen or (place.missed is not None and seq > place.missed):
                 return True
-            place.seen, own = seq, place.own
-            place.own = {each for each in own if each > seq}
-            if seq in own:
+            if seq in place.own:
+                _went_on(place, seq)
                 return True
-        place.waiting.append(viewed_in(frame))
+        elif place.behind or (place.missed is not None and not _of_what_was_seen(frame, place)):
+            return True
+        weight = len(dump(frame))
+        if not self._fits(place, weight):
+            self._let_go(conversation, place, seq, str(frame.get("type")))
+            return True
+        if seq:
+            _went_on(place, seq)
+        place.waiting.append((viewed_in(frame), weight))
+        place.bytes += weight
+        self._bytes += weight
         if place.task is None:
             place.task = self._spawn(self._hear(conversation, place))
         return True
 
+    def _fits(self, place: _Place, weight: int) -> bool:
+        if not place.waiting:
+            return True
+        small = len(place.waiting) < WAITING_MAX and place.bytes + weight <= WAITING_BYTES
+        return small and self._bytes + weight <= WAITING_BYTES_IN_ALL
+
+    @staticmethod
+    def _let_go(conversation: str, place: _Place, seq: int, kind: str) -> None:
+        if seq:
+            place.missed = seq
+        elif kind not in CHANGES:
+            return  # it is shown once, or never
+        place.behind = True
+        log.warning(
+            "turnlog: the handler of activity is slow in %s: %d frames wait, and what comes behind seq %d is asked for"
+            " anew once it is through with them",
+            conversation,
+            len(place.waiting),
+            place.seen,
+        )
+
     async def _hear(self, conversation: str, place: _Place) -> None:
         try:
             while place.waiting:
-                viewed = place.waiting.popleft()
+                viewed, weight = place.waiting.popleft()
+                place.bytes -= weight
+                self._bytes -= weight
                 try:
                     await self._heard(conversation, viewed)
                 except Exception:
                     log.exception("turnlog: the handler of activity failed on seq %s of %s", viewed.seq, conversation)
         finally:
             place.task = None
+        if place.behind:
+            place.behind = False
+            await self._sync(conversation)
 
     async def _sync(self, conversation: str, *, after_s: float = 0.0) -> None:
         await asyncio.sleep(after_s)
@@ -176,6 +240,18 @@ class Followed:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _went_on(place: _Place, seq: int) -> None:
+    place.seen, place.missed = seq, None
+    place.own = {each for each in place.own if each > seq}
+
+
+def _of_what_was_seen(frame: Frame, place: _Place) -> bool:
+    """Whether it changes what was taken before something was let go; what comes again says itself what it says now."""
+    data = frame.get("data")
+    about = data.get("seq") if isinstance(data, dict) else None
+    return frame.get("type") in CHANGES and (not isinstance(about, int) or about <= place.seen)
 
 
 def _seq(frame: Frame) -> int:

@@ -1,4 +1,4 @@
-"""A turn and its answer are one trace, from who asks on, over five processes and Kafka: what each tells fits together."""
+"""A turn and its answer are one trace, from who asks on, over five processes and Kafka: what each tells fits."""
 
 from __future__ import annotations
 
