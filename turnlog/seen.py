@@ -42,6 +42,8 @@ class Said:
     actions: tuple[Frame, ...] = ()
     """Quick replies: `{label, value?, url?}`."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    edited_at: int | None = None
+    """When what it says was last edited before it was shown here, ms since the epoch; `Edited` says what is later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +256,7 @@ def _said(kind: str, frame: Frame) -> Said | None:
         reply_to=_string(_object(frame.get("replyTo")).get("id")),
         actions=_objects(frame.get("actions")),
         metadata=_object(frame.get("metadata")),
+        edited_at=frame["editedAt"] if isinstance(frame.get("editedAt"), int) else None,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from connectors.gateway.clock import wall_ms
-from connectors.gateway.ports import Stored, Unavailable, pairs
+from connectors.gateway.ports import Stored, Unavailable, told
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.actions import FetchRun, FetchTurn, LoadFor
 from connectors.gateway.protocol.errors import ProtocolError
@@ -158,7 +158,7 @@ class AgentPast:
             page = await self._gateway.history.page(wanted.conversation_id, after, limits.REPLAY_BATCH)
             shown = list(takewhile(lambda item: _may_have(item, given, wanted.upto), page.stored))
             if shown:
-                self._agent.perform(self._agent.session.replayed(wanted.conversation_id, pairs(shown), wall_ms()))
+                self._agent.perform(self._agent.session.replayed(wanted.conversation_id, told(shown), wall_ms()))
             if len(shown) < len(page.stored) or not shown:
                 return
             after = shown[-1].entry.event.seq

@@ -81,7 +81,7 @@ class Followed:
         event = stored.entry.event
         if isinstance(event, FrameCommitted) and event.member == self._agent.session.member:
             return b""
-        return encode(followed(stored.entry, superseded=stored.superseded))
+        return encode(followed(stored.entry, superseded=stored.superseded, edited_at=stored.edited_at))
 
     def put(self, frames: Sequence[bytes]) -> None:
         """Write them."""

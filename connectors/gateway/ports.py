@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from connectors.gateway.protocol.render import Told
 from streams.core.commands import Command
 from streams.core.events import Entry
 from streams.fence.signing import KeyRing
@@ -56,9 +57,9 @@ class Stored(msgspec.Struct, frozen=True):
     edited_at: int | None = None
 
 
-def pairs(stored: Sequence[Stored]) -> list[tuple[Entry, bool]]:
+def told(stored: Sequence[Stored]) -> list[Told]:
     """As sessions, which know nothing of where it is stored, take them."""
-    return [(item.entry, item.superseded) for item in stored]
+    return [Told(item.entry, item.superseded, item.edited_at) for item in stored]
 
 
 class ConversationInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -198,7 +198,7 @@ class EventStream:
         return Item(stored.entry.event.seq, lambda: self._numbered(stored))
 
     def _numbered(self, stored: Stored) -> bytes:
-        shown = numbered(self._showing.entry(stored.entry), superseded=stored.superseded)
+        shown = numbered(self._showing.entry(stored.entry), superseded=stored.superseded, edited_at=stored.edited_at)
         return encode(shown or {"type": "unknown", "seq": stored.entry.event.seq})
 
     def _put(self, frames: Sequence[bytes]) -> None:

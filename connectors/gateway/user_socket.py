@@ -13,7 +13,7 @@ from connectors.gateway.clock import wall_ms
 from connectors.gateway.commands import NOT_TAKEN, not_taken, unavailable
 from connectors.gateway.connection import Connection, Submit
 from connectors.gateway.live import Speaker
-from connectors.gateway.ports import Unavailable, Written, pairs, traced
+from connectors.gateway.ports import Unavailable, Written, told, traced
 from connectors.gateway.protocol import limits
 from connectors.gateway.protocol.actions import (
     Action,
@@ -149,7 +149,7 @@ class UserConnection(Connection):
             log.warning("a replay failed", conversation=self.session.conversation_id, error=str(error))
             self.perform(self.session.load_failed(after, LOAD_RETRY_MS, wall_ms()))
             return
-        self.perform(self.session.loaded(after, pairs(page.stored), page.head, wall_ms()))
+        self.perform(self.session.loaded(after, told(page.stored), page.head, wall_ms()))
 
     async def _submit(self, submit: Submit) -> None:
         if isinstance(submit, SubmitFrame):

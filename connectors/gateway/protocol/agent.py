@@ -31,11 +31,10 @@ from connectors.gateway.protocol.parse import (
     watermark_of,
 )
 from connectors.gateway.protocol.parse_agent import NATIVE, parse_agent_frame, run_named
-from connectors.gateway.protocol.render import ack, encode, numbered
+from connectors.gateway.protocol.render import Told, ack, encode, numbered
 from connectors.gateway.protocol.session import PROTOCOL, Scope, State
 from streams.core.events import (
     Duplicate,
-    Entry,
     FrameCommitted,
     Refused,
     RefusedReason,
@@ -202,11 +201,11 @@ class AgentSession(AgentRuns):
             self._tell(conversation_id, frame)
         return self._drain()
 
-    def replayed(self, conversation_id: str, entries: Sequence[tuple[Entry, bool]], now: int) -> list[Action]:
+    def replayed(self, conversation_id: str, entries: Sequence[Told], now: int) -> list[Action]:
         """History for a `sync`."""
         self._now = now
-        for entry, superseded in entries:
-            frame = numbered(entry, superseded=superseded)
+        for entry, superseded, edited_at in entries:
+            frame = numbered(entry, superseded=superseded, edited_at=edited_at)
             if frame is not None:
                 self._tell(conversation_id, encode(frame))
         return self._drain()

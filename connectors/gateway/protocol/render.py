@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -60,13 +60,25 @@ def stored(text: str) -> msgspec.Raw:
     return raw(text)
 
 
+class Told(NamedTuple):
+    """An entry of the past and what became of it since. `superseded`: another process did that part again. `edited_at`:
+    when what it says was last edited, ms since the epoch; None: never."""
+
+    entry: Entry
+    superseded: bool = False
+    edited_at: int | None = None
+
+
 def encode(frame: Fields) -> bytes:
     """A frame's bytes on the wire."""
     return msgspec.json.encode(frame)
 
 
-def numbered(entry: Entry, *, superseded: bool = False) -> Fields | None:
-    """The frame of an entry that has a `seq`, as viewers get it; None: this release does not know the event."""
+def numbered(entry: Entry, *, superseded: bool = False, edited_at: int | None = None) -> Fields | None:
+    """The frame of an entry that has a `seq`, as viewers get it; None: this release does not know the event.
+
+    `superseded`, `edited_at`: as in `Told`.
+    """
     event = entry.event
     frame: Fields | None
     match event:
@@ -95,6 +107,8 @@ def numbered(entry: Entry, *, superseded: bool = False) -> Fields | None:
             return None
     if superseded:
         frame["superseded"] = True
+    if edited_at is not None:
+        frame["editedAt"] = edited_at
     return frame
 
 
@@ -185,10 +199,10 @@ def _context(turn: Turn) -> Fields:
     return object_of(turn.meta) | {"channel": turn.channel, "participant": {"id": turn.sender}}
 
 
-def followed(entry: Entry, *, superseded: bool = False) -> Fields:
+def followed(entry: Entry, *, superseded: bool = False, edited_at: int | None = None) -> Fields:
     """The frame of an entry that has a `seq`, as agents get it whose channel the conversation belongs to: as viewers
     do, with the person's context."""
-    frame = numbered(entry, superseded=superseded) or {"type": "unknown", "seq": entry.event.seq}
+    frame = numbered(entry, superseded=superseded, edited_at=edited_at) or {"type": "unknown", "seq": entry.event.seq}
     if isinstance(entry.event, TurnCommitted):
         frame["meta"] = _context(entry.event.turn)
     return frame

@@ -103,7 +103,8 @@ class _Numbered(Tagged, kw_only=True):
 
 
 class Message(Part):
-    """A message, as everybody is shown it. `superseded` (ours): another process did that part again."""
+    """A message, as everybody is shown it. Ours: `superseded`: another process did that part again; `editedAt`: when
+    what it says was last edited, in a replay."""
 
     type: MessageType
     id: Id
@@ -117,6 +118,7 @@ class Message(Part):
     actions: Actions | UnsetType = UNSET
     reply_to: ReplyTo | UnsetType = UNSET
     superseded: bool | UnsetType = UNSET
+    edited_at: Millis | UnsetType = UNSET
 
 
 class Done(Part):

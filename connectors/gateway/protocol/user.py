@@ -29,7 +29,7 @@ from connectors.gateway.protocol.parse import (
     watermark_of,
 )
 from connectors.gateway.protocol.parse_person import MODELS, parse_person_frame
-from connectors.gateway.protocol.render import edited, encode, superseded_before
+from connectors.gateway.protocol.render import Told, edited, encode, superseded_before
 from connectors.gateway.protocol.session import PROTOCOL, Claims, Scope, State
 from connectors.gateway.protocol.user_journal import UserJournal
 from connectors.gateway.protocol.viewer import Phase, Viewer
@@ -125,8 +125,8 @@ class UserSession(UserJournal):
                 self._entry(entry)
         return self._drain()
 
-    def loaded(self, after: int, entries: Sequence[tuple[Entry, bool]], head: int, now: int) -> list[Action]:
-        """History after `after`: entries with whether each is superseded; `head`: the conversation's last seq."""
+    def loaded(self, after: int, entries: Sequence[Told], head: int, now: int) -> list[Action]:
+        """History after `after`; `head`: the conversation's last seq."""
         self._now = now
         viewer = self._viewer
         if self.state is not State.OPEN or after != viewer.delivered:
@@ -142,7 +142,7 @@ class UserSession(UserJournal):
                 ).frame()
             )
             return self._drain()
-        items = [self._item(entry, superseded=superseded) for entry, superseded in entries]
+        items = [self._item(each) for each in entries]
         for frame in viewer.loaded(items, head):
             self._put(frame)
         if viewer.truncated:

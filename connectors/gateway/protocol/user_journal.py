@@ -9,6 +9,7 @@ from typing import Any
 from connectors.gateway.protocol.actions import Load
 from connectors.gateway.protocol.errors import refusal
 from connectors.gateway.protocol.render import (
+    Told,
     ack,
     edited,
     encode,
@@ -70,7 +71,7 @@ class UserJournal(Session):
             case Duplicate():
                 self._duplicate(event)
             case _ if event.seq:
-                for frame in self._viewer.offer(self._item(entry)):
+                for frame in self._viewer.offer(self._item(Told(entry))):
                     self._put(frame)
                 self._load()
             case _:
@@ -98,8 +99,9 @@ class UserJournal(Session):
         if self._told_edits and (changed := edited(shown)) is not None:
             self._write(changed)
 
-    def _item(self, entry: Entry, *, superseded: bool = False) -> Item:
+    def _item(self, told: Told) -> Item:
         """What this connection gets for a numbered entry: the ack of its own send, else the frame."""
+        entry, superseded = told.entry, told.superseded
         event = entry.event
         if isinstance(event, TurnCommitted) and event.turn.sender == self.user:
             ref = self._own(event)
@@ -112,14 +114,15 @@ class UserJournal(Session):
         if isinstance(event, FrameCommitted) and not superseded and event.seq > self._newest[0]:
             is_shown = is_message(event) and not self.hides(event.frame.type)
             self._newest = (event.seq, event.frame.id if is_shown else None)
-        return Item(event.seq, partial(self._numbered, entry, superseded=superseded))
+        return Item(event.seq, partial(self._numbered, told))
 
     def _acked(self, entry: Entry, ack_frame: bytes) -> bytes:
         self.shown(entry)
         return ack_frame
 
-    def _numbered(self, entry: Entry, *, superseded: bool) -> bytes:
-        frame = numbered(self.shown(entry), superseded=superseded)
+    def _numbered(self, told: Told) -> bytes:
+        entry, superseded, edited_at = told
+        frame = numbered(self.shown(entry), superseded=superseded, edited_at=edited_at)
         if frame is None:
             # A numbered event of a later release: its seq must not leave a gap.
             frame = {"type": "typing", "isTyping": False, "seq": entry.event.seq}

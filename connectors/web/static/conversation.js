@@ -140,7 +140,7 @@ export class Conversation {
     if (!mine) this.typing.delete(frame.sender?.id ?? AGENT);
     const key = mine && frame.clientId && this._byKey.has(`mine:${frame.clientId}`) ? `mine:${frame.clientId}` : `seq:${frame.seq}`;
     this._upsert(frame, key, {
-      kind: "message", mine, type: frame.type, data, actions: frame.actions, sender: frame.sender, time: frame.timestamp, delivery: "sent",
+      kind: "message", mine, type: frame.type, data, actions: frame.actions, sender: frame.sender, time: frame.timestamp, delivery: "sent", edited: frame.editedAt !== undefined,
     });
     this._state();
   }
@@ -190,6 +190,8 @@ export class Conversation {
       const item = this._bySeq.get(data.seq);
       if (item?.kind === "message") {
         item.data = data.data;
+        item.edited = true;
+        item.announced = false; // it is news again
         this._changed(item);
       }
     } else if (frame.type === "typing" && frame.from !== "user") {

@@ -78,7 +78,9 @@ export class View {
       made.append(element("p", { class: "byline" }, `Not sent: ${item.why} `,
         element("button", { type: "button", onclick: () => this._on.retry(item) }, "Try again"), " ",
         element("button", { type: "button", onclick: () => this._on.withdraw(item) }, "Remove")));
-    else if (item.time) made.append(element("p", { class: "byline" }, element("time", { datetime: new Date(item.time).toISOString() }, clock(item.time))));
+    else if (item.time || item.edited)
+      made.append(element("p", { class: "byline" }, item.time ? element("time", { datetime: new Date(item.time).toISOString() }, clock(item.time)) : null,
+        item.edited ? element("span", { class: "edited" }, item.time ? " · edited" : "edited") : null));
     return made;
   }
 
@@ -115,7 +117,7 @@ export class View {
     if (item.kind === "tool") return;
     item.announced = true;
     const asked = item.data?.payload;
-    this.say(item.kind === "ask" ? `Question: ${asked?.title ?? asked?.text ?? "your answer is needed"}` : textOf(item));
+    this.say(item.kind === "ask" ? `Question: ${asked?.title ?? asked?.text ?? "your answer is needed"}` : `${item.edited ? "Edited: " : ""}${textOf(item)}`);
   }
 
   _atEnd() {

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from connectors.gateway.protocol.actions import Action, SubmitTurn, Write
+from connectors.gateway.protocol.render import Told
 from connectors.gateway.protocol.session import Claims, Scope
 from connectors.gateway.protocol.user import UserSession
 from streams.core.events import Entry, Turn, TurnCommitted
@@ -48,12 +49,12 @@ def acks(actions: list[Action]) -> list[tuple[str, int]]:
 def test_it_comes_live_while_the_history_that_holds_it_is_read(session: UserSession) -> None:
     entry = said(session, 1)
     assert written(session.entries([entry], NOW)) == []
-    assert acks(session.loaded(0, [(entry, False)], 1, NOW)) == [("c-1", 1)]
+    assert acks(session.loaded(0, [Told(entry)], 1, NOW)) == [("c-1", 1)]
 
 
 def test_it_is_in_the_history_and_comes_live_after(session: UserSession) -> None:
     entry = said(session, 1)
-    assert acks(session.loaded(0, [(entry, False)], 1, NOW)) == [("c-1", 1)]
+    assert acks(session.loaded(0, [Told(entry)], 1, NOW)) == [("c-1", 1)]
     assert written(session.entries([entry], NOW)) == []
 
 
@@ -62,7 +63,7 @@ def test_it_comes_while_nothing_is_written_and_the_client_asks_again(session: Us
     entry = said(session, 1)
     assert written(session.entries([entry], NOW)) == []
     session.receive('{"type":"sync","watermark":0}', NOW)
-    assert acks(session.loaded(0, [(entry, False)], 1, NOW)) == [("c-1", 1)]
+    assert acks(session.loaded(0, [Told(entry)], 1, NOW)) == [("c-1", 1)]
 
 
 def test_what_was_acked_is_a_frame_like_any_other_when_it_is_replayed_later(session: UserSession) -> None:
@@ -71,4 +72,4 @@ def test_what_was_acked_is_a_frame_like_any_other_when_it_is_replayed_later(sess
     assert acks(session.entries(entries[:1], NOW)) == [("c-1", 1)]
     assert acks(session.entries(entries[1:], NOW)) == [("c-2", 2)]
     session.receive('{"type":"sync","watermark":0}', NOW)
-    assert [frame["type"] for frame in written(session.loaded(0, [(entries[0], False)], 2, NOW))] == ["text"]
+    assert [frame["type"] for frame in written(session.loaded(0, [Told(entries[0])], 2, NOW))] == ["text"]

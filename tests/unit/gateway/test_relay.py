@@ -190,8 +190,10 @@ async def test_who_was_away_is_told_what_a_message_says_now_as_its_channel_masks
         ):
             assert (await away.until("edited"))["data"] == expected
             assert "edited" not in [frame["type"] for frame in await plain.settled()]
-            shown = {frame["type"]: frame for frame in await new.settled()}
-            assert "edited" not in shown, "it is shown the message as it is"
+            shown = await new.settled()
+            assert "edited" not in [frame["type"] for frame in shown], "it is shown the message as it is"
+            edits = {frame["seq"]: frame.get("editedAt") for frame in shown if frame["type"] == "text"}
+            assert (list(edits), type(edits.pop(1)), set(edits.values())) == ([1, 2], int, {None})
             async for line in stream.aiter_lines():
                 if line.startswith("data: ") and '"edited"' in line:
                     assert json.loads(line.removeprefix("data: "))["data"] == expected

@@ -223,6 +223,14 @@ test("who was away while a message was edited is shown what it says now, its own
   told().hear({ type: "edited", data: { messageId: "m1", seq: 1, data: { text: "pin 5678" } } });
   told().hear({ type: "edited", data: { messageId: "m2", seq: 2, data: { text: "theirs too" } } });
   assert.deepEqual(conversation.items.map(textOf), ["pin 5678", "theirs too"]);
+  assert.deepEqual(conversation.items.map((item) => item.edited), [true, true]);
+});
+
+test("what was edited before the page came is marked as such, and nothing else", () => {
+  const conversation = new Conversation();
+  conversation.take({ type: "text", id: "m1", seq: 1, from: "user", data: { text: "pin 5678" }, editedAt: 7 });
+  conversation.take({ type: "text", id: "m2", seq: 2, from: "bot", data: { text: "yes" } });
+  assert.deepEqual(conversation.items.map((item) => item.edited), [true, false]);
 });
 
 test("fields of a tool's own making do not become the item's", () => {
