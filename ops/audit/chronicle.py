@@ -7,11 +7,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ops.audit.streamed import Key, Stream, stream_of
 from ops.history import Recorded
 from ops.shown import hidden_entry, masked_entry
 from streams.core.events import (
     Entry,
     Event,
+    FrameCommitted,
     MemberDraining,
     MemberJoined,
     MemberLeft,
@@ -77,6 +79,7 @@ class Chronicle:
         self._show_text = show_text
         self._erased = erased
         self._open: dict[str, dict[str, Any]] = {}
+        self._streams: dict[Key, Stream] = {}
         self.conversations: dict[str, Told] = {}
         self.events: Counter[str] = Counter()
         self.refusals: list[dict[str, Any]] = []
@@ -148,21 +151,33 @@ class Chronicle:
                 self._released(entry, event.run_id, str(event.status))
             case _:
                 pass
-        if len(told.lines) >= LINES_MOST:
+        self._line(told, entry)
+
+    def _line(self, told: Told, entry: Entry) -> None:
+        stream = stream_of(entry.event)
+        known = self._streams.get(stream) if stream is not None else None
+        if known is None and len(told.lines) >= LINES_MOST:
             told.left_out += 1
             return
         shown = masked_entry(entry)
         if self._show_text:
-            shown = hidden_entry(entry) if name in self._erased else entry
-        told.lines.append(
-            {
-                "lsn": entry.lsn,
-                "seq": event.seq,
-                "timestamp": entry.timestamp,
-                "event": type(event).__name__,
-                "words": self._sentence(shown.event),
-            }
-        )
+            shown = hidden_entry(entry) if told.id in self._erased else entry
+        line = {
+            "lsn": entry.lsn,
+            "seq": entry.event.seq,
+            "timestamp": entry.timestamp,
+            "event": type(entry.event).__name__,
+            "words": self._sentence(shown.event),
+        }
+        if known is None:
+            told.lines.append(line)
+        if stream is not None and isinstance(entry.event, FrameCommitted) and isinstance(shown.event, FrameCommitted):
+            masked = not self._show_text
+            if known is None:
+                known = self._streams[stream] = Stream(line, shown.event, masked)
+            # Of what is masked only the length is kept.
+            said = entry.event.frame.data if masked else shown.event.frame.data
+            known.add(dict(line), said, self._sentence)
 
     def _held(self, told: Told, entry: Entry, lane: dict[str, Any]) -> None:
         run = lane["run_id"]

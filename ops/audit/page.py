@@ -10,6 +10,23 @@ from typing import Any, Final
 
 from ops.audit.lanes import drawn
 
+COUNTS: Final = {
+    "turns": ("turn", "turns", "what people and callers said, in the whole partitions"),
+    "answered": ("turn answered", "turns answered", "by every group that they were given to"),
+    "open": ("turn open", "turns open", "waiting for an agent, or being answered"),
+    "ended": (
+        "turn ended",
+        "turns ended",
+        "without an answer, with a reason: failed, cancelled, timed out, owner gone",
+    ),
+    "unrouted": ("turn for nobody", "turns for nobody", "of a channel that was routed to no agents"),
+    "takeovers": ("takeover", "takeovers", "runs that another member took over from the one that had them"),
+    "continued": ("run continued", "runs continued", "of the takeovers: went on in the middle of the answer"),
+    "fenced": ("frame fenced", "frames fenced", "refused, for their sender no longer held the run; nobody saw them"),
+    "skewed": ("turn of another clock", "turns of other clocks", "sent by a clock more than a minute off the broker's"),
+}
+"""Of a verdict's counts: one, many, and what is counted."""
+
 Row = Mapping[str, Any]
 Moment = Callable[[int], str]
 
@@ -88,10 +105,10 @@ def _cards(report: Row) -> Iterable[str]:
     verdict = report["verdict"]
     if verdict is None:
         return
-    names = ("turns", "answered", "open", "ended", "unrouted", "takeovers", "continued", "fenced", "skewed")
     yield '<div class="cards">'
-    for name in names:
-        yield f'<div class="card"><b>{verdict[name]:,}</b><span>{name}</span></div>'
+    for name, (one, many, meaning) in COUNTS.items():
+        label = one if verdict[name] == 1 else many
+        yield f'<div class="card"><b>{verdict[name]:,}</b><span>{label}</span><small>{_e(meaning)}</small></div>'
     yield "</div>"
 
 
@@ -142,13 +159,41 @@ def _conversations(report: Row, moment: Moment) -> Iterable[str]:
         yield f'<span class="soft">partition {told["partition"]}, {counts}; {span}</span></header>'
         yield drawn(told["lanes"], moment)
         yield "<details open><summary>Timeline</summary>"
-        rows = [(moment(line["timestamp"]), line["lsn"], line["seq"] or "", line["words"]) for line in told["timeline"]]
-        yield from _table(("time (UTC)", "lsn", "seq", "what happened"), rows, numbers=3)
+        yield from _timeline(told["timeline"], moment)
         if told["timeline_left_out"]:
             yield f'<p class="soft">{told["timeline_left_out"]:,} later events are not listed.</p>'
         yield "</details></section>"
     if report["conversations_left_out"]:
         yield f'<p class="soft">{report["conversations_left_out"]:,} further conversations are not told of.</p>'
+
+
+def _timeline(lines: Sequence[Row], moment: Moment) -> Iterable[str]:
+    yield "<table><tr><th>time (UTC)</th><th>lsn</th><th>seq</th><th>what happened</th></tr>"
+    for line in lines:
+        cells = "".join(f'<td class="n">{cell}</td>' for cell in _when(line, moment))
+        words = "".join([_e(line["words"]), *_pieces(line, moment)])
+        yield f'<tr>{cells}<td class="words">{words}</td></tr>'
+    yield "</table>"
+
+
+def _when(line: Row, moment: Moment) -> Sequence[str]:
+    return [_e(moment(line["timestamp"])), _e(line["lsn"]), _e(line["seq"] or "")]
+
+
+def _pieces(line: Row, moment: Moment) -> Iterable[str]:
+    """The pieces of a streamed answer, folded away."""
+    pieces = line.get("pieces", ())
+    if not pieces:
+        return
+    many = _count(len(pieces) + line["pieces_left_out"], "piece")
+    yield f'<details class="pieces"><summary>in {many}, until {_e(moment(pieces[-1]["timestamp"]))}</summary><table>'
+    for piece in pieces:
+        cells = "".join(f'<td class="n">{cell}</td>' for cell in _when(piece, moment))
+        yield f'<tr>{cells}<td class="words">{_e(piece["words"])}</td></tr>'
+    yield "</table>"
+    if line["pieces_left_out"]:
+        yield f'<p class="soft">{_count(line["pieces_left_out"], "later piece")} not listed.</p>'
+    yield "</details>"
 
 
 def _refusals(report: Row, moment: Moment) -> Iterable[str]:

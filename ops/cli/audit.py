@@ -262,18 +262,22 @@ def _since(member: Mapping[str, Any]) -> str:
     return f"{told_time(member['since'])} UTC"
 
 
+def _many(number: Any, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 def told(verdict: dict[str, object]) -> str:
     """The verdict for people: `document` of a `Verdict` in sentences."""
     counts = (
-        f"{verdict['events']:,} events: {verdict['turns']:,} turns, {verdict['answered']:,} answered, "
+        f"{_many(verdict['events'], 'event')}: {_many(verdict['turns'], 'turn')}, {verdict['answered']:,} answered, "
         f"{verdict['open']:,} open, {verdict['ended']:,} ended without an answer, {verdict['unrouted']:,} for nobody; "
-        f"{verdict['takeovers']:,} takeovers ({verdict['continued']:,} continued), {verdict['fenced']:,} frames fenced"
+        f"{_many(verdict['takeovers'], 'takeover')} ({verdict['continued']:,} continued), "
+        f"{_many(verdict['fenced'], 'frame')} fenced"
     )
     lines = [counts]
     if verdict["skewed"]:
-        lines.append(
-            f"{verdict['skewed']:,} turns came from clocks that are more than a minute off; their order is the log's"
-        )
+        late = _many(verdict["skewed"], "turn")
+        lines.append(f"{late} came from clocks that are more than a minute off; their order is the log's")
     violations = verdict["violations"]
     assert isinstance(violations, list)  # noqa: S101 -- `Verdict.document`
     for each in violations:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
 from ops.cli.common import printable, told_time
+from ops.pieces import piece_of
 from streams.core.events import (
     ConversationClosed,
     ConversationErased,
@@ -87,11 +87,6 @@ def sentence(event: Event) -> str:  # noqa: C901, PLR0911, PLR0912 -- one branch
             return type(event).__name__
 
 
-class _Chunk(msgspec.Struct):
-    type: str
-    content: str = ""
-
-
 def _turn(event: TurnCommitted) -> str:
     given = [f"{each.member or 'the first to join'} in {each.group}" for each in event.assigned]
     if event.joins_run:
@@ -127,16 +122,8 @@ def _frame(event: FrameCommitted) -> str:
     if left_open := LEFT_OPEN.get((frame.type, frame.data or "")):
         return f"{left_open} that {by} left open is closed (run of turn {_turn_of(event.run_id)})"
     of = f" (run of turn {_turn_of(event.run_id)}, epoch {event.run_epoch})" if event.run_id else ""
-    piece = "" if frame.type != "genui" else _piece(frame.data or "")
+    piece = "" if frame.type != "genui" else piece_of(frame.data)
     return f"{by} sends {frame.type}{of}: {_short(frame.text or piece or frame.data or frame.status or '')}"
-
-
-def _piece(data: str) -> str:
-    """The text of a streamed answer's piece; empty: it is another chunk, or masked, or sealed."""
-    with suppress(msgspec.DecodeError):
-        chunk = msgspec.json.decode(data, type=_Chunk)
-        return chunk.content if chunk.type == "text" else ""
-    return ""
 
 
 def _turn_of(run_id: str | None) -> str:

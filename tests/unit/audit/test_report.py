@@ -11,13 +11,15 @@ import msgspec
 import pytest
 
 from ops.audit.asked import Asked, Audited, Scope, Where, verdict
-from ops.audit.page import page
+from ops.audit.page import COUNTS, page
 from ops.audit.report import INVARIANTS, Stretch, chronicle_of, document
 from ops.audit.single import audit_partition
 from ops.audit.violations import Findings, Tally, Verdict, Violation
+from ops.cli.audit import told
 from ops.cli.common import told_time
 from ops.cli.narrate import sentence
 from ops.replay.target import Target
+from streams.core.content import Frame
 from streams.core.events import ConversationErased, Entry, TurnCommitted
 from tests.support.histories import one_partition
 from tests.support.journals import CONVERSATION, Journal, ready, taken_over
@@ -124,6 +126,55 @@ async def test_what_was_said_in_an_erased_conversation_is_shown_to_nobody() -> N
         shown = page(await reported(entries, show_text=True, **stretch), told_time)
         assert "tulip" not in shown
         assert "[erased]" in shown
+
+
+def streamed(*texts: str) -> Journal:
+    """A turn that its owner answers in these pieces, and with what is of no stream between them."""
+    journal = said("hello")
+    for number, text in enumerate(texts, start=1):
+        data = json.dumps({"type": "text", "content": text})
+        done = number == len(texts)
+        piece = Frame(id=f"p{number}", type="genui", data=data, stream_id="s", done=done, client_id=f"p{number}")
+        journal.frame(journal.owner, frame=piece)
+        if number == 1:
+            journal.frame(journal.owner, "tool_call")
+    return journal
+
+
+async def test_a_streamed_answer_is_one_line_with_its_pieces_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ("Three ", "months <b>", "& a day.")
+    journal = streamed(*texts)
+    for show_text, words in ((True, "Three months <b>& a day."), (False, "(24 characters)")):
+        made = await reported(journal.entries, show_text=show_text)
+        [told] = made["conversations"]
+        lines = [line for line in told["timeline"] if "genui" in line["words"]]
+        [line] = lines
+        assert line["words"].endswith(f": {words}")
+        assert (line["lsn"], line["pieces_left_out"]) == (line["pieces"][0]["lsn"], 0)
+        assert [piece["words"].endswith(text.strip()) for piece, text in zip(line["pieces"], texts, strict=True)] == [
+            show_text
+        ] * 3
+        assert "in 3 pieces, until" in page(made, told_time)
+    monkeypatch.setattr("ops.audit.streamed.PIECES_MOST", 2)
+    made = await reported(journal.entries, show_text=True)
+    html = page(made, told_time)
+    assert "in 3 pieces, until" in html
+    assert "1 later piece not listed" in html
+    Balanced().feed(html)
+    [told] = (await reported(streamed("at once").entries))["conversations"]
+    assert not [line for line in told["timeline"] if "pieces" in line], "of one piece there is nothing to fold"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_what_is_counted_is_said_as_people_say_it(count: int) -> None:
+    made = await reported(said("hello").entries)
+    for name in COUNTS:
+        made["verdict"][name] = count
+    html = page(made, told_time)
+    takeovers = "takeover" if count == 1 else "takeovers"
+    assert f"<b>{count}</b><span>{takeovers}</span><small>runs that another member took over" in html
+    assert f" {count} {takeovers} ({count} continued)" in told(made["verdict"])
+    assert set(COUNTS) == {*Tally.__slots__} - {"events"}, "each count has its tile"
 
 
 async def test_everything_that_somebody_wrote_is_escaped() -> None:
