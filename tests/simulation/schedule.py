@@ -19,8 +19,9 @@ from tests.simulation import kept, promises, returns
 from tests.simulation.agents import Agent
 from tests.simulation.audited import audit
 from tests.simulation.deeds import DEEDS
-from tests.simulation.faults import Cast, Director
+from tests.simulation.faults import Director
 from tests.simulation.gateways import Gateway
+from tests.simulation.hand import Cast
 from tests.simulation.loop import Stuck
 from tests.simulation.people import People
 from tests.simulation.place import Place
