@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+import turnlog.followed
 from tests.acceptance.test_people_frames import socket
 from tests.support.command import turnlog_async
 from tests.support.gateway_world import Peer
@@ -76,8 +79,9 @@ async def test_two_channels_share_a_conversation_and_each_is_shown_what_is_for_i
 
 
 async def test_an_agents_channel_opens_a_conversation_follows_it_at_any_gateway_and_others_answer_in_it(
-    up: Up, tmp_path: Path
+    up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(turnlog.followed, "WAITING_MAX", 2)
     name = uuid.uuid4().hex[:8]
     bridge, phone, bots = f"bridge-{name}", f"phone-{name}", f"bots-{name}"
     of_agents: list[dict[str, Any]] = [{"id": id_, "kind": "websocket", "group_settle_ms": 0} for id_ in (bridge, bots)]
@@ -113,18 +117,25 @@ async def test_an_agents_channel_opens_a_conversation_follows_it_at_any_gateway_
             async with socket(up.gateways[0], owner, {"watermarks": {id_: 2}}) as again:
                 assert await followed(again, 4) == live[1:], "a replay is what was shown live"
             heard: list[int] = []
+            may, waits = asyncio.Event(), asyncio.Event()
             bridging = Agent(up.gateways[1], channel_secret=secrets[bridge])
 
             @bridging.on_activity
             async def hear(conversation: str, viewed: Viewed) -> None:
-                heard.extend([viewed.seq] if viewed.seq is not None else [])
+                if viewed.seq is not None:
+                    waits.set()
+                    await may.wait()
+                    heard.append(viewed.seq)
 
             bridging.follow(id_, after=1)
             await bridging.start()
             try:
+                await waits.wait()
                 own = (await bridging.say(id_, "anything else?")).seq
                 posted = await here.post(f"{CLIENT}/conversations/{id_}/activities", headers=ann, json={"text": "no"})
                 assert posted.status_code == 201, posted.text
+                await until(lambda: "is asked for anew" in caplog.text)  # it has four to hear, of which two may wait
+                may.set()
                 await until(lambda: posted.json()["seq"] + 1 in heard)
                 assert heard == [seq for seq in range(2, max(heard) + 1) if seq != own], "in order, but its own"
             finally:

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import unquote
 
 import pytest
 import pytest_asyncio
@@ -14,7 +15,7 @@ from playwright.async_api import Browser, BrowserContext, Page, expect
 from ops.cli.chat import chat_link
 from tests.support.browser import browser, chromium
 from tests.support.up import Up
-from turnlog import Agent, Reply, Turn
+from turnlog import Agent, Client, Reply, Turn
 from turnlog.backoff import Backoff
 
 pytestmark = [
@@ -151,6 +152,25 @@ async def test_what_is_said_while_the_connection_is_away_is_sent_once_when_it_is
         await expect(page.locator("#log .theirs .bubble", has_text="you said into the void")).to_have_count(1)
         await expect(page.locator("#log .mine .bubble", has_text="into the void")).to_have_count(1)
         await expect(page.locator("#log .pending")).to_have_count(0)
+
+
+async def test_what_a_message_says_anew_is_shown_as_edited_at_once_and_after_a_reload(up: Up, started: Browser) -> None:
+    async with opened(up, started) as (_, page):
+        await say(page, "pin 1234")
+        await expect(page.locator("#log .bubble").last).to_have_text("you said pin 1234")
+        conversation = unquote(page.url.rpartition("conversation=")[2])
+        token = await page.evaluate("id => localStorage.getItem(`turnlog.chat.${id}`)", conversation)
+        async with Client(up.gateways[1], token=token) as elsewhere:
+            shown = await elsewhere.conversation(conversation)
+            await shown.edit((await shown.activities())[0].id, "pin 5678")
+        for again in (False, True):
+            if again:
+                await page.reload()
+            mine = page.locator("#log .mine")
+            await expect(mine.locator(".bubble")).to_have_text("pin 5678")
+            await expect(mine.locator(".byline")).to_contain_text("edited")
+            await expect(page.locator("#log .theirs .bubble").last).to_have_text("you said pin 5678")
+            await expect(page.locator("#log .edited")).to_have_count(1)
 
 
 async def test_stop_ends_the_answer(up: Up, started: Browser) -> None:
