@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -78,9 +79,17 @@ class Agent:
     MANNERS = ("quiet", "announces", "names", "asks", "steps")
 
     def __init__(
-        self, name: str, random: Random, manner: str | None = None, refusals: int = 0, *, declares: bool = False
+        self,
+        name: str,
+        random: Random,
+        manner: str | None = None,
+        refusals: int = 0,
+        *,
+        declares: bool = False,
+        owned: Sequence[str] = (),
     ) -> None:
-        """`declares`: it does, whatever is drawn."""
+        """`declares`: it does, whatever is drawn. `owned`: conversations of its own channel."""
+        self.owned = owned
         self.name = name
         self.random = random
         self.manner = manner or random.choice(self.MANNERS)

@@ -16,10 +16,12 @@ from itertools import count
 import msgspec
 
 from streams.core.commands import CommitFrame, RefuseRun
+from streams.core.events import Frame
 from streams.runtime.partitioning import partition_of
 from tests.simulation.agents import Agent, Given, Script, Story, Unacked, Wait
 from tests.simulation.intake import Pen, Unwritten
 from tests.simulation.place import Place
+from tests.simulation.routes import NEWS
 
 GROUP = "agents/bots"
 CHANNEL = "agents"
@@ -117,6 +119,17 @@ class Desk:
             agent.watermarks[given.conversation] = max(agent.watermarks.get(given.conversation, 0), given.turn_seq)
             await asyncio.sleep(agent.random.random() * 0.6)
             await self._say(member, given, agent.answer(given))
+            if agent.owned:
+                await self._tell_news(member)
+
+    async def _tell_news(self, member: Member) -> None:
+        """Say something in a conversation of its own channel, which is of no run."""
+        agent = member.agent
+        number = next(agent.ids)
+        news = Frame(id=f"{agent.name}-{number}", type="text", text="news", client_id=f"{agent.name}{NEWS}{number}")
+        unacked = Unacked(agent.random.choice(agent.owned), news, None, None, 0)
+        agent.unacked[str(news.client_id)] = unacked
+        await self._send(member, unacked)
 
     async def _answer_to(self, given: Given, ask: str) -> None:
         """Wait until there is one, or the run is over, or another's."""

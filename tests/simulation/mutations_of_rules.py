@@ -29,9 +29,12 @@ from streams.core.commands import CommitFrame
 from streams.core.correlation import Target
 from streams.core.draft import Draft
 from streams.core.events import ConversationErased, Entry, Event, RunMoved
+from streams.core.routing import plan_of
+from streams.core.run_events import bind
 from streams.core.state import Conversation, Member, Partition, Run
 from streams.runtime import memory
 from tests.simulation.mutation import Apply, Mutation, swap
+from tests.simulation.routes import OWN, ROUTE, WEB
 
 
 def _replaced(owner: Any, name: str, new: Any) -> Apply:
@@ -105,6 +108,15 @@ def _forgotten_by_rows(**fields: Any) -> Apply:
         before = swap(undo, memory, "load_conversation", load)
 
     return apply
+
+
+def _given_its_own(undo: ExitStack) -> None:
+    """What is said in the agents' own conversations is given to them as what is said in people's."""
+    swap(undo, conversation, "plan_of", lambda state, channel: plan_of(state, WEB))
+
+
+def _no_origins(undo: ExitStack) -> None:
+    swap(undo, conversation, "bind", lambda state, run, call, at, origin: bind(state, run, call, at))
 
 
 def _no_grace(undo: ExitStack) -> None:
@@ -233,4 +245,18 @@ RULES = (
         _replaced(timeouts, "_give_up_waiting", _nothing),
         ("declare", "interrupt agent"),
     ),
+    Mutation(
+        "who speaks is of a channel that it is routed to",
+        "anybody may",
+        _replaced(conversation, "may_write", lambda *_: True),
+        (ROUTE,),
+    ),
+    Mutation("an answer says where its turn came from", "it came from the conversation's own", _no_origins, (ROUTE,)),
+    Mutation(
+        "agents speak in conversations of their own",
+        "only who was given something may",
+        _replaced(frames, "is_its_own", lambda *_: False),
+        (OWN,),
+    ),
+    Mutation("what is their own is not given to them", "it is, as people's is", _given_its_own, (OWN,)),
 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -28,6 +28,7 @@ from streams.core.ids import message_id, turn_key
 from tests.simulation.deeds import ANN, Deeds
 from tests.simulation.intake import Pen, Tail, Unwritten
 from tests.simulation.place import Place
+from tests.simulation.routes import AGENTS, ELSEWHERE, PHONE, WEB
 
 PATIENCE_S = 2.0
 """Without an outcome for so long, it is sent again."""
@@ -48,10 +49,19 @@ class People:
     """All of them, in one process that nothing befalls (their network may)."""
 
     def __init__(
-        self, place: Place, conversations: list[str], turns: int, *, echo_until: float, deeds: Sequence[str] = ()
+        self,
+        place: Place,
+        conversations: list[str],
+        turns: int,
+        *,
+        echo_until: float,
+        deeds: Sequence[str] = (),
+        owned: Collection[str] = (),
+        routed: bool = False,
     ) -> None:
         """Until `echo_until` everybody says over and over again what was taken already: there is always something to
-        commit. `deeds`: what they do besides."""
+        commit. `deeds`: what they do besides. `owned`: which conversations are of the agents' own channel; `routed`:
+        people of other channels speak too."""
         self.process = place.loop.process("people")
         self.expected = turns * len(conversations)
         self.accepted = 0
@@ -59,6 +69,8 @@ class People:
         self._random = place.branch()
         self._conversations = conversations
         self._turns = turns
+        self._owned = frozenset(owned)
+        self._routed = routed
         self._echo_until = echo_until
         self._refs = count(1)
         self._waiting: dict[str, Awaited] = {}
@@ -83,22 +95,34 @@ class People:
         tasks = [asyncio.create_task(self._talk(name)) for name in self._conversations]
         tasks += [asyncio.create_task(self._answer(name)) for name in self._conversations]
         if self._deeds is not None:
-            tasks += [asyncio.create_task(self._deeds.do(name)) for name in self._conversations]
+            tasks += [
+                asyncio.create_task(self._deeds.do(name)) for name in self._conversations if name not in self._owned
+            ]
         await asyncio.gather(self._tail.follow(), *tasks)
 
     async def _talk(self, conversation: str) -> None:
         await asyncio.sleep(self._random.random() * 2)
+        channel = AGENTS if conversation in self._owned else WEB
         await self._until_taken(
             lambda ref: OpenConversation(
-                at=0, timestamp=0, ref=ref, conversation_id=conversation, channel="web", participant=ANN, key="open"
+                at=0, timestamp=0, ref=ref, conversation_id=conversation, channel=channel, participant=ANN, key="open"
             )
         )
         for number in range(self._turns):
             await asyncio.sleep(self._random.random() * 3)
             key = f"k{number}"
-            await self._until_taken(partial(_said, conversation, key))
+            await self._until_taken(partial(_said, conversation, key, channel=self._speaks_from(conversation)))
             self.accepted += 1
+            if self._routed:  # who may not speak here is refused, whatever becomes of it
+                stranger = ELSEWHERE if channel == WEB else PHONE
+                await self._outcome_of(partial(_said, conversation, f"s{number}", channel=stranger))
         await self._echo(conversation)
+
+    def _speaks_from(self, conversation: str) -> str:
+        """The channel that the next turn comes from."""
+        if not self._routed or conversation in self._owned:
+            return WEB
+        return self._random.choice([WEB, PHONE])
 
     async def _echo(self, conversation: str) -> None:
         while self._place.loop.now < self._echo_until:
@@ -178,9 +202,9 @@ class People:
             asks.remove(ask)
 
 
-def _said(conversation: str, key: str, ref: str) -> CommitTurn:
+def _said(conversation: str, key: str, ref: str, channel: str = WEB) -> CommitTurn:
     turn = Turn(
-        id=message_id(conversation, turn_key(ANN, key)), sender=ANN, channel="web", type="text", text=key, key=key
+        id=message_id(conversation, turn_key(ANN, key)), sender=ANN, channel=channel, type="text", text=key, key=key
     )
     return CommitTurn(at=0, timestamp=0, ref=ref, conversation_id=conversation, turn=turn)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -105,10 +106,17 @@ class Place:
         number = 0
         while len(found) < count:
             name = f"c{number}"
-            if partition_of(name, self.partitions) == partition:
+            if self._is_of(name, partition):
                 found.append(name)
             number += 1
         return found
+
+    def owned_ids(self) -> list[str]:
+        """One more id of each partition, for the agents' own conversations."""
+        return [next(f"own{n}" for n in count() if self._is_of(f"own{n}", each)) for each in range(self.partitions)]
+
+    def _is_of(self, name: str, partition: int) -> bool:
+        return partition_of(name, self.partitions) == partition
 
     @contextmanager
     def entered(self) -> Iterator[None]:

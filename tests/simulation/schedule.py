@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import warnings
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -15,7 +14,7 @@ from streams.core.events import Rejected
 from streams.core.routing import DELIVER, POLICIES
 from streams.core.state import KEYS_IN_ROW
 from streams.runtime.ports import Limits
-from tests.simulation import kept, promises, returns
+from tests.simulation import kept, promises, returns, routes
 from tests.simulation.agents import Agent
 from tests.simulation.audited import audit
 from tests.simulation.deeds import DEEDS
@@ -37,12 +36,14 @@ LOOK_EVERY_S = 0.5
 COLLECT_EVERY = 8
 """Schedules: Python's collector looks at everything there is, each time."""
 _ran = count(1)
+ALSO = 0.25
+"""Of all worlds have conversations of the agents' own, and as many people of other channels."""
 STOP_WITHIN_S = 12.0
 REFUSE = "refuse"
 """Agents do not take what they are given first."""
 DECLARE = "declare"
 """All agents declare their processes, and their channel gives these a grace."""
-KINDS = frozenset({*DEEDS, *POLICIES, REFUSE, DECLARE})
+KINDS = frozenset({*DEEDS, *POLICIES, REFUSE, DECLARE, routes.OWN, routes.ROUTE})
 """What can be named beside faults."""
 
 
@@ -70,6 +71,8 @@ class Shape:
     """What of a world its seed decides."""
 
     random: Random
+    beside: Random
+    """A source of its own for what was thought of later: seeds are what they were."""
     only: tuple[str, ...] = ()
     """Kinds of faults, deeds and rules that are named: what they need to show is there more often."""
     faults: tuple[str, ...] | None = None
@@ -93,6 +96,10 @@ class Shape:
     rules: dict[str, object] = field(init=False)
     """Of the agents' channel."""
     document: str = ""
+    owned: bool = False
+    """Agents have a conversation of their own in each partition."""
+    routed: bool = False
+    """People of other channels speak, too."""
 
     @property
     def hunting(self) -> bool:
@@ -120,16 +127,13 @@ class Shape:
         self.keys_in_row = draw.choice([KEYS_IN_ROW, KEYS_IN_ROW, 1, 3])
         self._draw_deeds()
         self.rules = self._draw_rules()
-        self.document = json.dumps(
-            {
-                "version": 1,
-                "channels": [
-                    {"id": "web", "kind": "web", "retain_days": 1},
-                    {"id": "agents", "kind": "websocket", **self.rules},
-                ],
-                "routes": [{"from": "web", "to": ["agents"]}],
-            }
-        )
+        self.document = routes.document(self.rules)
+        self.owned = self._also(routes.OWN)
+        self.routed = self._also(routes.ROUTE)
+
+    def _also(self, kind: str) -> bool:
+        """Whether this is to be seen, too: drawn beside all else, so that it changes nothing of that."""
+        return kind in self.only if self.only else self.beside.random() < ALSO
 
     def _draw_deeds(self) -> None:
         draw = self.random
@@ -165,7 +169,7 @@ class Schedule:
     def __init__(self, seed: int, only: tuple[str, ...] = ()) -> None:
         """`only`: the kinds of faults, deeds and rules to draw from; none: the seed chooses."""
         self.seed = seed
-        self._shape = shape = Shape(Random(seed ^ 0x5EED), only)
+        self._shape = shape = Shape(Random(seed ^ 0x5EED), Random(seed ^ 0xB0A7), only)
         self.place = Place(seed, shape.partitions)
         self.place.keys_in_row = shape.keys_in_row
         self._done = False
@@ -219,14 +223,30 @@ class Schedule:
         self._poison = Poison(place, place.branch())
         manner = "steps" if shape.random.random() < 0.4 else None  # of all, else each has its own
         turns = shape.random.randint(1, 4)
-        self._people = People(place, conversations, turns, echo_until=shape.echo_until, deeds=shape.deeds)
+        owned = place.owned_ids() if shape.owned else []
+        self._people = People(
+            place,
+            [*conversations, *owned],
+            turns,
+            echo_until=shape.echo_until,
+            deeds=shape.deeds,
+            owned=owned,
+            routed=shape.routed,
+        )
         self._cast = Cast(
             place=place,
             watch=self._watch,
             workers=[],
             gateways=[],
             agents=[
-                Agent(f"agent{number}", place.branch(), manner, shape.refusals, declares=DECLARE in shape.only)
+                Agent(
+                    f"agent{number}",
+                    place.branch(),
+                    manner,
+                    shape.refusals,
+                    declares=DECLARE in shape.only,
+                    owned=owned,
+                )
                 for number in range(shape.agents)
             ],
             new_worker=lambda: Worker(place, f"wk-{next(names)}", shape.limits, shape.worker),
@@ -300,6 +320,7 @@ class Schedule:
             found += promises.erased_in_use(intake)
             found += kept.broken(intake.entries, self._shape.rules)
             found += returns.broken(intake, self._shape.rules)
+            found += routes.broken(intake.entries)
         found += [f"nobody handled: {error}" for error in place.loop.errors]
         signs = promises.BAD_SIGNS if self._poison.cursed else (*promises.BAD_SIGNS, promises.CORE_FAILED)
         found += [line.strip() for line in place.lines if any(sign in line for sign in signs)]
