@@ -105,7 +105,8 @@ class Agent:
         )
         self.answering = untraced if tracing is False else answering(None if tracing is True else tracing)
         """What each handler runs in."""
-        self._process = Process(self.settings, self.handlers, self._link, answering=self.answering)
+        self.process = Process(self.settings, self.handlers, self._link, answering=self.answering)
+        """Which `follow` and `say` are for."""
 
     @property
     def group(self) -> str | None:
@@ -160,11 +161,11 @@ class Agent:
             raise RuntimeError("register a handler with @agent.on_activity first")
         if after < 0:
             raise ValueError("after: a seq, or 0")
-        self._process.followed.follow(conversation, after)
+        self.process.followed.follow(conversation, after)
 
     def unfollow(self, conversation: str) -> None:
         """Hear no more of it."""
-        self._process.followed.unfollow(conversation)
+        self.process.followed.unfollow(conversation)
 
     async def say(self, conversation: str, text: str, *, key: str | None = None) -> Ack:
         """Say something in a conversation of this agent's own channel, as no answer to anything; returns once it is
@@ -173,7 +174,7 @@ class Agent:
         if key is not None and INSTANCE.fullmatch(key) is None:
             raise ValueError("key: 1 to 128 characters of A-Z a-z 0-9 . _ : ~ -")
         frame: Frame = {"type": "text", "clientId": key or uuid.uuid4().hex, "data": {"text": text}}
-        return await self._process.followed.say(conversation, frame)
+        return await self.process.followed.say(conversation, frame)
 
     @property
     def member(self) -> str | None:
@@ -185,7 +186,7 @@ class Agent:
 
         `on_ready` is called once, when a gateway has welcomed this process: where a supervisor is to be told.
         """
-        self._process.on_ready = on_ready
+        self.process.on_ready = on_ready
         stopping: list[asyncio.Task[None]] = []
         with _signals(lambda: stopping.append(asyncio.create_task(self.stop()))):
             await self.start(wait=False)
@@ -198,7 +199,7 @@ class Agent:
             raise RuntimeError("register a handler with @agent.on_turn, @agent.on_invoke or @agent.on_activity first")
         if self._task is not None:
             raise RuntimeError("the agent was started before; make a new one")
-        self._task = asyncio.create_task(self._link.run(self._process))
+        self._task = asyncio.create_task(self._link.run(self.process))
         if not wait:
             return
         up = asyncio.create_task(self._link.wait_up(None))
@@ -211,7 +212,7 @@ class Agent:
 
     async def stop(self, budget: float | None = None) -> None:
         """Drain: get nothing new, finish what is in hand within `budget` seconds, and leave the rest to others."""
-        await self._process.drain(self.settings.drain_budget if budget is None else budget)
+        await self.process.drain(self.settings.drain_budget if budget is None else budget)
         await self._link.close()
         await self._served()
 
@@ -222,7 +223,7 @@ class Agent:
             await asyncio.shield(self._task)
         finally:
             # Cancelled or refused for good: handlers end too. After `stop()` there are none.
-            await self._process.abandon()
+            await self.process.abandon()
             await self._link.close()
 
 

@@ -72,6 +72,16 @@ class Followed:
         self._bytes = 0
         """How long as JSON what waits is, in all conversations."""
 
+    @property
+    def watermarks(self) -> dict[str, int]:
+        """What is followed, and up to where it was taken."""
+        return {conversation: place.seen for conversation, place in self._places.items()}
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was taken is heard."""
+        return not self._tasks
+
     def follow(self, conversation: str, after: int) -> None:
         """Be told of what is said there behind `after`. Where it is followed already, nothing changes."""
         if conversation not in self._places:

@@ -14,6 +14,7 @@ frame on. What differs is only that frames travel through memory.
 from turnlog.testing.answer import Answer, Asked
 from turnlog.testing.clock import Clock
 from turnlog.testing.harness import AgentHarness
+from turnlog.testing.own import OwnConversation
 from turnlog.testing.person import Person
 
-__all__ = ["AgentHarness", "Answer", "Asked", "Clock", "Person"]
+__all__ = ["AgentHarness", "Answer", "Asked", "Clock", "OwnConversation", "Person"]

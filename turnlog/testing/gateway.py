@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from turnlog.testing.own import OwnConversation
 from turnlog.testing.wire import Wire
 from turnlog.viewer import CUT_OFF
 from turnlog.wire import Frame
@@ -82,6 +83,8 @@ class Gateway:
     def __init__(self, *, continues: bool) -> None:
         self._continues = continues
         self.conversations: dict[str, Conversation] = {}
+        self.own: dict[str, OwnConversation] = {}
+        """Those of the agents' channel itself."""
         self.members: list[Wire] = []
         self._joined = 0
         self._waiters: list[asyncio.Future[None]] = []
@@ -249,6 +252,10 @@ class Gateway:
     # ------------------------------------------------------------------------------------------------- frames
     def take(self, wire: Wire, sent: Frame) -> None:
         """A frame of a member."""
+        own = self.own.get(str(sent.get("conversationId")))
+        if own is not None:
+            own.take(wire, sent["frame"])
+            return
         conversation = self.conversations.get(str(sent.get("conversationId")))
         if conversation is None:
             if sent.get("type") == "drain":

@@ -9,6 +9,7 @@ from turnlog.agent import Agent
 from turnlog.process import Process
 from turnlog.testing.clock import Clock
 from turnlog.testing.gateway import Gateway
+from turnlog.testing.own import OwnConversation
 from turnlog.testing.person import Person
 from turnlog.testing.wire import Wire
 
@@ -31,7 +32,9 @@ class AgentHarness:
 
     def __init__(self, agent: Agent, *, copies: int = 1, patience: float = PATIENCE_S) -> None:
         if not agent.handlers.bound:
-            raise ValueError("agent: register a handler with @agent.on_turn or @agent.on_invoke first")
+            raise ValueError(
+                "agent: register a handler with @agent.on_turn, @agent.on_invoke or @agent.on_activity first"
+            )
         if copies < 1:
             raise ValueError("copies: at least 1")
         self._agent = agent
@@ -40,6 +43,9 @@ class AgentHarness:
         self._gateway = Gateway(continues=agent.settings.continues)
         self._served: list[_Served] = []
         self._persons = 0
+        self._outside = agent.process
+        self._followed = agent.process.followed.watermarks
+        """What the program follows from its start on: so does each process that begins anew."""
         self.clock = Clock()
 
     async def __aenter__(self) -> Person:
@@ -54,6 +60,7 @@ class AgentHarness:
                 served.wire.drop()
                 await self._end(served)
         finally:
+            self._agent.process = self._outside
             self.clock.__exit__(*error)
 
     def person(self, name: str = "person") -> Person:
@@ -61,6 +68,16 @@ class AgentHarness:
         self._persons += 1
         conversation = self._gateway.conversation(f"conversation-{self._persons}")
         return Person(self._gateway, conversation, name, self._patience)
+
+    def conversation(self, name: str = "conversation") -> OwnConversation:
+        """A conversation of the agent's own channel, which it may `follow`, and `say` something in."""
+        if name in self._gateway.own or name in self._gateway.conversations:
+            raise ValueError(f"name: there is a conversation {name!r} already")
+        heard = self._all_heard
+        return self._gateway.own.setdefault(name, OwnConversation(name, heard, self._patience))
+
+    def _all_heard(self) -> bool:
+        return all(served.process.followed.idle for served in self._served)
 
     async def advance(self, seconds: float) -> None:
         """Let time pass: for time-outs, deadlines and what sleeps."""
@@ -109,8 +126,11 @@ class AgentHarness:
     async def _serve(self) -> None:
         wire = Wire(self._gateway)
         process = Process(self._agent.settings, self._agent.handlers, wire, answering=self._agent.answering)
+        for conversation, after in self._followed.items():
+            process.followed.follow(conversation, after)
         task = asyncio.create_task(wire.run(process))
         self._served.append(_Served(wire, process, task))
+        self._lead()
         await wire.wait_up(None)
 
     async def _end(self, served: _Served) -> None:
@@ -118,3 +138,9 @@ class AgentHarness:
         await served.wire.close()
         await served.task
         self._served.remove(served)
+        self._lead()
+
+    def _lead(self) -> None:
+        """What the program says to its agent is for the first of its processes."""
+        if self._served:
+            self._agent.process = self._served[0].process

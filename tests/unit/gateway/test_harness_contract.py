@@ -102,7 +102,7 @@ class Behind:
             flush_every=0.0,
             continues=self._agent.settings.continues,
         )
-        agent.handlers = agent._process._handlers = self._agent.handlers
+        agent.handlers = agent.process._handlers = self._agent.handlers
         await agent.start()
         self.running.append(agent)
 
@@ -140,7 +140,7 @@ class Behind:
         link._closing.set()
         assert link._socket is not None
         link._socket.transport.abort()
-        await agent._process.abandon()
+        await agent.process.abandon()
         await agent.stop(budget=0)
         await self.start()
 
