@@ -15,7 +15,7 @@ from typing import Any, Final
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
-from aiokafka.errors import UnknownTopicOrPartitionError, for_code
+from aiokafka.errors import GroupIdNotFound, IncompatibleBrokerVersion, UnknownTopicOrPartitionError, for_code
 
 from ops.grow.database import Database
 from ops.grow.intake import REQUEST_LIMIT_S
@@ -24,15 +24,16 @@ from ops.provision import connected_admin
 from streams.fence.topics import database_id
 from streams.runtime.belonging import namespace_after, owner_in, said_when
 from streams.runtime.kafka import KafkaEnds, KafkaUnavailable, asked, consumer
+from streams.runtime.kafka_requests import describe_consumer_group
 from streams.settings import Settings
 from streams.topics import Topics, identities, require_same
 
 GONE_WITHIN_S: Final = 60.0
 GONE_POLL_S: Final = 0.05
 CLASSIC: Final = "consumer"
-"""`protocol_type` of a group of consumers, and the only one whose members Kafka tells of in the way asked here."""
+"""`protocol_type` of a group of consumers, and the only one whose members Kafka tells of in the old way."""
 UNKNOWN: Final = "Dead"
-"""State under which Kafka shows a group whose members it tells of in another way, or not at all."""
+"""State under which Kafka shows, in the old way, a group whose members it tells of in another, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +190,38 @@ async def _read(admin: AIOKafkaAdminClient, names: set[str]) -> list[str]:
         read = {topic for member in members if kind == CLASSIC for topic in _assigned(member)} & names
         if read:
             told.append(f"the group {group} reads {', '.join(sorted(read))}: stop its {len(members)} member(s)")
-        elif state == UNKNOWN and names & {each.topic for each in await admin.list_consumer_group_offsets(group)}:
-            told.append(
-                f"the group {group} has positions there, and may be reading: stop it, and delete the group "
-                "(kafka-consumer-groups.sh --delete)"
-            )
+        elif state == UNKNOWN:
+            told += await _read_anew(admin, group, names)
     return told
+
+
+async def _read_anew(admin: AIOKafkaAdminClient, group: str, names: set[str]) -> list[str]:
+    """The same of a group that Kafka does not tell of in the old way: one of the consumer protocol, whose members need
+    no position to be reading, or of another kind."""
+    coordinator = await admin.find_coordinator(group)
+    try:
+        answer = await admin._send_request(describe_consumer_group(group), coordinator)  # aiokafka 0.14 has none
+    except IncompatibleBrokerVersion:
+        members = None
+    else:
+        [described] = answer.to_object()["groups"]
+        if described["error_code"] not in {0, GroupIdNotFound.errno}:
+            raise for_code(described["error_code"])(f"the group {group} cannot be described")
+        members = None if described["error_code"] else described["members"]
+    if members is not None:
+        read = {topic for member in members for topic in _wanted(member)} & names
+        return [f"the group {group} reads {', '.join(sorted(read))}: stop its {len(members)} member(s)"] if read else []
+    if not names & {each.topic for each in await admin.list_consumer_group_offsets(group)}:
+        return []
+    way_out = "stop it, and delete the group (kafka-consumer-groups.sh --delete)"
+    return [f"the group {group} has positions there, and may be reading: {way_out}"]
+
+
+def _wanted(member: Any) -> Iterator[str]:
+    """The topics that a member of the consumer protocol subscribes to, has, or is to have."""
+    yield from member["subscribed_topic_names"]
+    for assigned in (*member["assignment"], *member["target_assignment"]):
+        yield assigned["topic_name"]
 
 
 def _assigned(member: Any) -> Iterator[str]:

@@ -1,5 +1,5 @@
-"""Requests of the Kafka protocol that aiokafka does not have: they look at open transactions and end one, and tell
-the ids of topics.
+"""Requests of the Kafka protocol that aiokafka does not have: they look at open transactions and end one, tell the
+ids of topics, and who is in a group of the new protocol.
 
 Each is written down as the protocol's public description has it (https://kafka.apache.org/protocol, and the messages'
 `.json` files in Kafka's source); the names are theirs, in snake case. All of these versions are "flexible": compact
@@ -185,6 +185,50 @@ METADATA = _kind(
         TAGS,
     ),
 )
+
+# A topic's id as above. An assignment is a structure, so that its fields lie in the member's.
+ASSIGNED = CompactArray(
+    ("topic_id_high", Int64), ("topic_id_low", Int64), ("topic_name", TEXT), ("partitions", CompactArray(Int32)), TAGS
+)
+GROUP_MEMBER = (
+    ("member_id", TEXT),
+    ("instance_id", TEXT),
+    ("rack_id", TEXT),
+    ("member_epoch", Int32),
+    ("client_id", TEXT),
+    ("client_host", TEXT),
+    ("subscribed_topic_names", CompactArray(TEXT)),
+    ("subscribed_topic_regex", TEXT),
+    ("assignment", ASSIGNED),
+    ("assignment_tags", TaggedFields),
+    ("target_assignment", ASSIGNED),
+    ("target_assignment_tags", TaggedFields),
+    TAGS,
+)
+GROUP = (
+    ("error_code", Int16),
+    ("error_message", TEXT),
+    ("group_id", TEXT),
+    ("group_state", TEXT),
+    ("group_epoch", Int32),
+    ("assignment_epoch", Int32),
+    ("assignor_name", TEXT),
+    ("members", CompactArray(*GROUP_MEMBER)),
+    ("authorized_operations", Int32),
+    TAGS,
+)
+CONSUMER_GROUP_DESCRIBE = _kind(
+    "ConsumerGroupDescribe",
+    69,
+    0,
+    Schema(("group_ids", CompactArray(TEXT)), ("include_authorized_operations", Boolean), TAGS),
+    Schema(("throttle_time_ms", Int32), ("groups", CompactArray(*GROUP)), TAGS),
+)
+
+
+def describe_consumer_group(group: str) -> Request:
+    """A group of the consumer protocol (`group.protocol=consumer`, KIP-848), as its coordinator tells of it."""
+    return Request(CONSUMER_GROUP_DESCRIBE, [group], False)  # noqa: FBT003
 
 
 def metadata(topics: Iterable[str]) -> Request:

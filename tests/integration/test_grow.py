@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import psycopg
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka import Consumer
 
 from ops.audit.verify import Scope, verify_cluster
 from ops.grow.database import Database
@@ -222,6 +223,28 @@ async def looked_at(settings: Settings) -> Leftover:
         await database.close()
 
 
+@asynccontextmanager
+async def reading_anew(settings: Settings, group: str, topic: str) -> AsyncIterator[None]:
+    """A member of a group of the consumer protocol (KIP-848) that has no position yet."""
+    reader = Consumer(
+        {
+            "bootstrap.servers": settings.kafka,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "latest",
+        }
+    )
+    reader.subscribe([topic])
+    try:
+        async with asyncio.timeout(30):
+            while not reader.assignment():
+                await asyncio.to_thread(reader.poll, 0.1)
+        yield
+    finally:
+        await asyncio.to_thread(reader.close)
+
+
 async def test_the_old_generation_is_deleted_once_nothing_reads_or_writes_it(settings: Settings) -> None:
     async with deployment(settings, BEFORE) as place:
         await talked(place)
@@ -234,6 +257,8 @@ async def test_the_old_generation_is_deleted_once_nothing_reads_or_writes_it(set
             for name in groups:
                 consumer = AIOKafkaConsumer(journal, bootstrap_servers=settings.kafka, group_id=name)
                 await until((await reading.enter_async_context(consumer)).assignment)
+            groups.append(f"{group}-new")  # of the new protocol, of whose members the old requests know nothing
+            await reading.enter_async_context(reading_anew(settings, groups[-1], journal))
             told = sorted((await looked_at(settings)).standing)
             assert told == [f"the group {name} reads {journal}: stop its 1 member(s)" for name in groups]
         with pytest.raises(CannotGrow, match="was not moved from there"):
