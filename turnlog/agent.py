@@ -14,12 +14,9 @@ Run as many processes of it as you like: each turn is given to exactly one of th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-import signal
-import threading
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from turnlog.backoff import Backoff
@@ -27,6 +24,7 @@ from turnlog.handlers import Handler, Handlers
 from turnlog.link import Link
 from turnlog.outbox import Ack
 from turnlog.process import Process, Settings
+from turnlog.signals import stopping
 from turnlog.tokens import CallableToken, FixedToken, SecretToken, TokenSource
 from turnlog.tracing import answering, untraced
 from turnlog.viewer import Viewed
@@ -183,15 +181,16 @@ class Agent:
 
     async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
         """Serve until SIGTERM or SIGINT, `stop()`, or a refusal for good (`Unauthorized`); then drain and return.
+        Several agents of one event loop stop at the same signal.
 
         `on_ready` is called once, when a gateway has welcomed this process: where a supervisor is to be told.
         """
         self.process.on_ready = on_ready
-        stopping: list[asyncio.Task[None]] = []
-        with _signals(lambda: stopping.append(asyncio.create_task(self.stop()))):
+        stops: list[asyncio.Task[None]] = []
+        with stopping(lambda: stops.append(asyncio.create_task(self.stop()))):
             await self.start(wait=False)
             await self._served()
-        await asyncio.gather(*stopping)
+        await asyncio.gather(*stops)
 
     async def start(self, *, wait: bool = True) -> None:
         """Begin to serve in the background; `wait`: return once the gateway has welcomed this process."""
@@ -235,28 +234,3 @@ def _token_source(
     if channel_secret is not None:
         return SecretToken(channel_secret, scope="channel")
     return FixedToken(token) if token is not None else CallableToken(get_token)  # type: ignore[arg-type]
-
-
-@contextlib.contextmanager
-def _signals(stop: Callable[[], object]) -> Iterator[None]:
-    """SIGTERM and SIGINT call `stop` once; the second one acts as if nothing were installed."""
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not hasattr(loop, "add_signal_handler"):
-        yield
-        return
-
-    def first() -> None:
-        restore()
-        stop()
-
-    def restore() -> None:
-        for number in numbers:
-            loop.remove_signal_handler(number)
-
-    for number in numbers:
-        loop.add_signal_handler(number, first)
-    try:
-        yield
-    finally:
-        restore()

@@ -102,8 +102,12 @@ class Followed:
         """A new connection: go on behind what was taken, and say again what nobody acknowledged."""
         for place in self._places.values():
             place.behind, place.missed = False, None
+        self._spawn(self._go_on(self._link.generation))  # what comes meanwhile, turns too, is read
+
+    async def _go_on(self, generation: int) -> None:
         for conversation in list(self._places):
-            await self._sync(conversation)
+            if self._link.generation == generation:
+                await self._sync(conversation)
         for (conversation, _), (frame, said) in list(self._saying.items()):
             if not said.done():
                 await self._send(conversation, frame)
@@ -226,7 +230,9 @@ class Followed:
                 self._bytes -= weight
                 try:
                     await self._heard(conversation, viewed)
-                except Exception:
+                except (Exception, asyncio.CancelledError) as error:
+                    if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                        raise  # of this process's end; else the handler's own, of something that it awaited
                     log.exception("turnlog: the handler of activity failed on seq %s of %s", viewed.seq, conversation)
         finally:
             place.task = None
@@ -235,11 +241,14 @@ class Followed:
             await self._sync(conversation)
 
     async def _sync(self, conversation: str, *, after_s: float = 0.0) -> None:
+        generation = self._link.generation
         await asyncio.sleep(after_s)
+        await self._link.pace()
         place = self._places.get(conversation)
-        if place is not None:
+        if place is not None and self._link.generation == generation:  # the next connection asks by itself
             # Not by hello's `watermarks`: these would claim runs, were the conversation given to this agent.
-            await self._send(conversation, {"type": "sync", "watermark": place.seen})
+            sync = {"type": "sync", "watermark": place.seen}
+            await self._link.send({"conversationId": conversation, "frame": sync})
 
     async def _send(self, conversation: str, frame: Frame) -> None:
         await self._link.pace()
@@ -250,6 +259,11 @@ class Followed:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _went_on(place: _Place, seq: int) -> None:

@@ -721,6 +721,34 @@ async def test_sigterm_drains_and_run_returns(gateway: ScriptedGateway) -> None:
     assert ready == ["gw-1.7"]
 
 
+async def test_sigterm_drains_each_agent_of_a_process(gateway: ScriptedGateway) -> None:
+    peers, running = [], []
+    for _ in range(2):
+        agent = agent_of(gateway)
+        echo(agent)
+        running.append(asyncio.create_task(agent.run()))
+        peers.append(await gateway.welcomed(capabilities={"drain": True}))
+    os.kill(os.getpid(), signal.SIGTERM)
+    for peer in peers:
+        assert await peer.receive() == {"type": "drain"}
+        assert await peer.closed() == 1000
+    await asyncio.gather(*running)
+
+
+async def test_an_agent_that_ended_leaves_the_signals_to_the_other(gateway: ScriptedGateway) -> None:
+    first, second = agent_of(gateway), agent_of(gateway)
+    running, peers = [], []
+    for agent in (first, second):
+        echo(agent)
+        running.append(asyncio.create_task(agent.run()))
+        peers.append(await gateway.welcomed())
+    await second.stop()
+    await running[1]
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await peers[0].closed() == 1000
+    await running[0]
+
+
 async def test_a_refused_credential_ends_run_with_unauthorized(gateway: ScriptedGateway) -> None:
     agent = agent_of(gateway)
     echo(agent)

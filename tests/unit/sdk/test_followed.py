@@ -27,6 +27,8 @@ class Link:
 
     def __init__(self) -> None:
         self.sent: list[Mapping[str, Any]] = []
+        self.paced = asyncio.Event()
+        self.paced.set()
 
     async def run(self, peer: Peer) -> None:
         raise AssertionError("nobody runs it here")
@@ -38,7 +40,7 @@ class Link:
         return True
 
     async def pace(self) -> None:
-        return
+        await self.paced.wait()
 
     async def send(self, frame: Mapping[str, object]) -> bool:
         self.sent.append(frame)
@@ -211,7 +213,7 @@ async def test_a_new_connection_begins_behind_what_was_taken(told: Told) -> None
     await busy(told)
     told.show(5, 6)
     await told.followed.welcomed()
-    assert told.synced() == [0, 4]
+    await until(lambda: told.synced() == [0, 4])
     told.handler.may.set()
     await until(lambda: told.heard() == [1, 2, 3, 4])
     told.show(6)  # of this connection, which leaves out what a member of it said itself: 5
@@ -248,3 +250,37 @@ async def test_a_handler_that_fails_is_called_with_the_next_one(caplog: pytest.L
     await until(lambda: heard == [1, 2])
     await process.close(1)
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+
+
+async def test_a_handler_that_awaits_what_was_cancelled_is_called_with_the_next_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    heard: list[int | None] = []
+
+    async def awaiting(conversation: str, viewed: Viewed) -> None:
+        heard.append(viewed.seq)
+        work = asyncio.ensure_future(asyncio.sleep(3600))
+        work.cancel()
+        await work
+
+    process = Followed(Link(), awaiting, ack_timeout=5)
+    process.follow("c", 0)
+    for seq in (1, 2):
+        assert process.takes("c", message(seq))
+    await until(lambda: heard == [1, 2], limit_s=5)
+    await process.close(1)
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+
+
+async def test_a_new_connection_is_read_while_what_is_followed_is_asked_for(told: Told) -> None:
+    """Its gateway may say how fast it takes frames: turns do not wait for that."""
+    told.link.paced.clear()
+    async with asyncio.timeout(5):
+        await told.followed.welcomed()
+    told.link.generation += 1  # lost again before it was asked for all
+    async with asyncio.timeout(5):
+        await told.followed.welcomed()
+    told.link.paced.set()
+    await until(lambda: len(told.link.sent) >= 4)
+    await told.followed.close(1)
+    assert [told.synced(conversation) for conversation in ("c", "d")] == [[0, 0], [0, 0]]
