@@ -114,7 +114,8 @@ def export(
     and `-15m` stays what it was in the first run. The columns are in docs/reference/data-contract.md, and `turnlog sql
     --tables` lists them. `--metrics-port` shows how far a following export is behind.
 
-    Texts are exported as the journal has them: sealed where they are sealed.
+    Texts are exported as the journal has them: sealed where they are sealed. It says when conversations are erased:
+    what nobody had sealed of them stays until `turnlog scrub`.
 
     Exit code 0: up to date. 2: it could not be done, because records are missing, or the target is of something else.
 
@@ -200,9 +201,19 @@ class _Work:
             "records": outcome.records,
             "rows": outcome.rows,
             "commits": outcome.commits,
+            "erased": outcome.erased,
             "positions": outcome.positions,
             "missing": {number: [str(gone) for gone in ranges] for number, ranges in outcome.missing.items()},
         }
+
+    def warn(self, outcome: Outcome) -> None:
+        """Say what is still to be done to what the round wrote."""
+        if outcome.erased:
+            command = ["turnlog", "scrub", self._address, *(["--catalog", self._catalog] if self._catalog else [])]
+            progress(
+                f"{outcome.erased:,} conversation{'s are' if outcome.erased != 1 else ' is'} erased since: what nobody "
+                f"had sealed of what was said there is in the tables until\n  {shlex.join(command)}"
+            )
 
     async def run(
         self, settings: Settings | None, where: tuple[str | None, bool], every_s: float | None, metrics_port: int | None
@@ -220,6 +231,7 @@ class _Work:
             async def once() -> None:
                 nonlocal outcome
                 outcome = await self._once(history)
+                self.warn(outcome)
                 if every_s is not None:
                     progress(self.told(outcome))
 

@@ -16,6 +16,7 @@ from ops.export.selection import Selection
 from ops.export.target import Contents, ExportRefused, Increment, Overtaken, States, Target, require_same
 from ops.history import History, Range
 from ops.history.around import around, told_missing
+from streams.core.events import ConversationErased
 from turnlog.data import fold as fold_module
 from turnlog.data import state as state_module
 from turnlog.data import tables as tables_module
@@ -45,6 +46,8 @@ class Outcome:
     rows: dict[str, int] = field(default_factory=dict)
     """Rows written, by table."""
     commits: int = 0
+    erased: int = 0
+    """Conversations of which the run read that they are erased: what nobody had sealed of them is in the tables."""
     positions: dict[int, int] = field(default_factory=dict)
     missing: dict[int, list[Range]] = field(default_factory=dict)
 
@@ -144,6 +147,8 @@ class Export:
         async for chunk in around(self._history, partition, gone, folded, end):
             for recorded, entry in zip(chunk, self._history.decode_all(chunk), strict=True):
                 fold.take(recorded.offset, entry)
+                if type(entry.event) is ConversationErased and recorded.offset >= start:
+                    self.outcome.erased += 1
             position = chunk[-1].offset + 1
             self._gather(partition, fold.drain(), position, new=sum(r.offset >= start for r in chunk))
             self._tell(partition, position, end)

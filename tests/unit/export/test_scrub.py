@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ops.cli.command_line import run as command
+from ops.cli.export import Format, _Work
 from ops.cli.scrub import _opened
 from ops.export.files import WRITERS, FilesTarget
 from ops.export.forms import FORMS
@@ -196,3 +197,19 @@ def test_the_command_says_what_there_was_and_is(tmp_path: Path, capsys: pytest.C
     assert {row["after"] for row in json.loads(capsys.readouterr().out)} == {0}
     assert command(["scrub", str(tmp_path / "nowhere"), "--yes"]) == 2
     assert "has no export" in capsys.readouterr().err
+
+
+async def test_an_export_says_that_conversations_are_erased_and_what_takes_their_words_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = spoken()
+    ends = list(history.ends)
+    work = _Work(Format.JSONL, str(tmp_path), None, Selection(), accept_missing=False)
+    for end, erased in (([0, 0], 0), (ends, 1), (ends, 0)):
+        history.ends = end
+        outcome = await work._once(history)
+        work.warn(outcome)
+        assert outcome.erased == work.document(outcome)["erased"] == erased
+        assert (f"turnlog scrub {tmp_path}" in capsys.readouterr().err) == bool(erased), (
+            "once, and where there are some"
+        )
