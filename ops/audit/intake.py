@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 from ops.audit.violations import NOTHING, Kinds, Problems
@@ -49,7 +49,7 @@ ANSWERS: Final[Kinds] = (
     Refused,
 )
 """Events that complete a command, by its ref. (A `RunEnded` does where it has one.)"""
-_WITH_REF: Final = frozenset({*ANSWERS, RunEnded})
+_ANSWERS: Final = frozenset(ANSWERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ class Taken:
 class Batch:
     """The outcomes of one batch, until its positions are known."""
 
-    refs: dict[str, int]
+    refs: Counter[Any] = field(default_factory=Counter)
     """Outcomes of each."""
-    rejected: set[str]
+    rejected: set[str] = field(default_factory=set)
     without_ref: int = 0
 
 
@@ -84,40 +84,40 @@ class Consumed:
     """11: positions only grow, without a hole; every turn that they cover has one outcome in the same batch, every
     frame at most one, and what cannot be decoded a `Rejected`.
 
-    Remembers one batch. Whoever drives it looks up what the intake held between two positions: `see` gives the range
-    once a batch is whole, `account` takes what was found there.
+    Remembers one batch. Whoever drives it has it `note` entries before it `look`s at those of its `kinds`, and finds
+    what the intake held between two positions: `covered` gives the range once a batch is whole, `account` takes what
+    was found there.
     """
 
     invariant: ClassVar[int] = 11
-    kinds: ClassVar[Kinds] = (*ANSWERS, RunEnded, BatchCommitted, Rejected)
+    kinds: ClassVar[Kinds] = (BatchCommitted, Rejected)
 
     def __init__(self) -> None:
         self.covered = Positions()
         """Positions of the last batch."""
-        self.open = Batch({}, set())
+        self.open = Batch()
         """Outcomes since."""
 
     def see(self, entry: Entry) -> Problems:
         """See `Checker`."""
-        return self.look(entry, entry.event)
+        self.note((entry,))
+        return self.look(entry, entry.event) if type(entry.event) in self.kinds else NOTHING
+
+    def note(self, entries: Sequence[Entry]) -> None:
+        """Note the outcomes among them, before the end of their batch is looked at."""
+        batch = self.open
+        batch.refs.update([e.event.ref for e in entries if type(e.event) in _ANSWERS])  # type: ignore[attr-defined]
+        batch.without_ref += batch.refs.pop(None, 0)
+        ended = [e.event.ref for e in entries if type(e.event) is RunEnded]
+        batch.refs.update([ref for ref in ended if ref is not None])
 
     def look(self, _: Entry, event: Any) -> Problems:
         """See `Looking`."""
-        kind = type(event)
-        if kind in _WITH_REF:
-            ref: str | None = event.ref
-            if ref is not None:
-                refs = self.open.refs
-                refs[ref] = refs.get(ref, 0) + 1
-            elif kind is not RunEnded:
-                self.open.without_ref += 1
-        elif kind is BatchCommitted:
+        if type(event) is BatchCommitted:
             return self._grown(event)
-        elif kind is Rejected:
-            known = event.origin in self.open.rejected
-            self.open.rejected.add(event.origin)
-            return [f"{event.origin} is rejected twice"] if known else NOTHING
-        return NOTHING
+        known = event.origin in self.open.rejected
+        self.open.rejected.add(event.origin)
+        return [f"{event.origin} is rejected twice"] if known else NOTHING
 
     def _grown(self, batch: BatchCommitted) -> list[str]:
         found = []
@@ -130,7 +130,7 @@ class Consumed:
 
     def account(self, turns: Taken, frames: Taken) -> list[str]:
         """Compare the batch that just ended with what its ranges held, and begin the next one."""
-        batch, self.open = self.open, Batch({}, set())
+        batch, self.open = self.open, Batch()
         if self._plain(turns, frames, batch):
             return []
         if batch.rejected:
@@ -145,7 +145,7 @@ class Consumed:
 
     def skip(self) -> None:
         """Begin the next batch without a look at the intake: it is kept no longer that far back."""
-        self.open = Batch({}, set())
+        self.open = Batch()
 
     def _plain(self, turns: Taken, frames: Taken, batch: Batch) -> bool:
         """Each turn and some of the frames have their one outcome, and there is no other: all is well."""

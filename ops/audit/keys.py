@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from typing import Any, ClassVar, Final
 
+from ops.audit.numbers import FrameNumbers
 from ops.audit.remembered import Remembered
 from ops.audit.violations import NOTHING, Kinds, Problems
 from streams.core.events import (
@@ -21,8 +21,6 @@ from streams.core.events import (
 from streams.core.ids import SEPARATOR, key_of_turn, open_key
 from streams.core.state import KEY_LIFETIME_MS
 
-NUMBERS_REMEMBERED: Final = 100_000
-"""Frames of which the number is remembered, and up to twice as many: 40 MB at most."""
 FORGET_EVERY_MS: Final = KEY_LIFETIME_MS // 8
 
 
@@ -45,7 +43,7 @@ class KeysOnce:
     """7: nothing is stored twice under one key of a conversation within the 24 h that every key is kept; no frame of a
     member is stored twice under one number.
 
-    Remembers the keys of the last 24 h of log time, and the last `NUMBERS_REMEMBERED` numbers.
+    Remembers the keys of the last 24 h of log time, and the last numbers.
     """
 
     invariant: ClassVar[int] = 7
@@ -55,10 +53,7 @@ class KeysOnce:
         self._stored = Remembered()
         """Conversation and key -> lsn and `at` of what was stored under it last."""
         self._forgotten_at = 0
-        self._numbers: dict[tuple[str, int], int] = {}
-        """(member, number of a stored frame) -> lsn."""
-        self._highest: dict[str, int] = {}
-        """Of each member."""
+        self._numbers = FrameNumbers()
 
     def see(self, entry: Entry) -> Problems:
         """See `Checker`."""
@@ -67,26 +62,14 @@ class KeysOnce:
     def look(self, entry: Entry, event: Any) -> Problems:
         """See `Looking`."""
         kind = type(event)
-        found = NOTHING
+        found: Problems = NOTHING
         if kind is FrameCommitted:
             key = event.key
-            if event.n:
-                found = self._number(entry.lsn, event.member, event.n)
+            if event.n and (before := self._numbers.note(event.member, event.n, entry.lsn)) is not None:
+                found = [f"frame {event.n} of {event.member} was stored at lsn {before} already"]
         else:
             key = _KEY_OF[kind](event)
         return found if key is None else [*found, *self._key(entry, key)]
-
-    def _number(self, lsn: int, member: str, n: int) -> Problems:
-        highest = self._highest.get(member, 0)
-        if n > highest:  # as nearly all are: none like it can have been before
-            self._highest[member] = n
-        elif (before := self._numbers.get((member, n))) is not None:
-            return [f"frame {n} of {member} was stored at lsn {before} already"]
-        self._numbers[member, n] = lsn
-        if len(self._numbers) > 2 * NUMBERS_REMEMBERED:
-            self._numbers = dict(islice(self._numbers.items(), NUMBERS_REMEMBERED, None))
-            self._highest = {name: number for name, number in self._highest.items() if (name, number) in self._numbers}
-        return NOTHING
 
     def _key(self, entry: Entry, key: str) -> Problems:
         name = f"{entry.event.conversation_id}{SEPARATOR}{key}"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import ClassVar
 
 from ops.audit.remembered import Remembered
 from ops.audit.violations import Kinds
 from streams.core.events import Entry, WriterOpened
+
+_lsn, _writer_epoch, _event = attrgetter("lsn"), attrgetter("writer_epoch"), attrgetter("event")
 
 
 class GapFree:
@@ -29,11 +32,12 @@ class GapFree:
 
     def see_all(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, str]]:
         """What each of them breaks."""
-        lsn, heads = self._lsn, self._heads.recent
+        lsns = [*map(_lsn, entries)]
+        if lsns != [*range(self._lsn + 1, self._lsn + 1 + len(lsns))]:
+            yield from self._gaps(entries)
+        self._lsn = lsns[-1] if lsns else self._lsn
+        heads: dict[str, int] = {}
         for entry in entries:
-            if entry.lsn != lsn + 1:
-                yield entry, f"lsn {entry.lsn} follows {lsn}"
-            self._lsn = lsn = entry.lsn
             event = entry.event
             seq = event.seq
             if seq == 0:
@@ -42,12 +46,20 @@ class GapFree:
             if conversation is None:
                 yield entry, f"an event of no conversation has seq {seq}"
                 continue
-            known = heads.get(conversation) or self._heads.get(conversation)
-            head = 0 if known is None else known[0]
+            head = heads.get(conversation)
+            if head is None:
+                known = self._heads.get(conversation)
+                head = 0 if known is None else known[0]
             if seq != head + 1:
                 yield entry, f"seq {seq} follows {head}"
-            heads[conversation] = (seq, 0)
+            heads[conversation] = seq
+        self._heads.recent.update({conversation: (seq, 0) for conversation, seq in heads.items()})
         self._heads.relieve()
+
+    def _gaps(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, str]]:
+        for lsn, entry in zip([self._lsn, *(entry.lsn for entry in entries)], entries, strict=False):
+            if entry.lsn != lsn + 1:
+                yield entry, f"lsn {entry.lsn} follows {lsn}"
 
     def close(self) -> None:
         """Remove what lies on disk."""
@@ -69,6 +81,8 @@ class WriterEpochs:
 
     def see_all(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, str]]:
         """What each of them breaks."""
+        if {*map(_writer_epoch, entries)} == {self._epoch} and WriterOpened not in map(type, map(_event, entries)):
+            return
         for entry in entries:
             if entry.writer_epoch != self._epoch or type(entry.event) is WriterOpened:
                 for problem in self._changed(entry):

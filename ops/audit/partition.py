@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, Final
 
 from ops.audit.clock import ClockFollowsTicks
@@ -26,7 +27,10 @@ from streams.core.state import KEY_LIFETIME_MS, ImpossibleEvent
 from streams.fence.port import Positions
 
 SPLITS: Final = (1 / 3, 2 / 3)
-"""Where along the journal the replayed state is taken apart and put together again."""
+"""Where along the journal the replayed state is taken apart and put together again, every other conversation each
+time: those that are there at the first are all taken apart once."""
+
+_event, _lsn = attrgetter("event"), attrgetter("lsn")
 
 Look = Callable[[Entry, Any], Problems]
 
@@ -117,7 +121,7 @@ class PartitionAudit:
             if splits and position >= splits[0]:
                 splits.pop(0)
                 self._splits.pop(0)
-                self._report(Replay.invariant, None, self._replay.split())
+                self._report(Replay.invariant, None, self._replay.split(len(splits), len(SPLITS)))
                 self._owners = Owners(self._replay.state)
                 self._deciding = _table((self._owners,))
             if progress(position) and position < self._source.end:
@@ -132,8 +136,10 @@ class PartitionAudit:
 
     async def _take(self, entries: Sequence[Entry]) -> None:
         """A chunk, in stretches: each ends with a batch, or where the checkpoint was taken."""
-        at = self._checkpoint.lsn
-        ends = [i + 1 for i, e in enumerate(entries) if type(e.event) is BatchCommitted or e.lsn == at]
+        at, lsns = self._checkpoint.lsn, [*map(_lsn, entries)]
+        ends = [i + 1 for i, kind in enumerate(map(type, map(_event, entries))) if kind is BatchCommitted]
+        if at in lsns:
+            ends = sorted({*ends, lsns.index(at) + 1})
         for start, end in pairwise([0, *ends]):
             await self._stretch(entries[start:end])
         rest = entries[ends[-1] :] if ends else entries
@@ -146,6 +152,7 @@ class PartitionAudit:
             for entry, problem in checker.see_all(entries):
                 self._report(checker.invariant, entry, (problem,))
         covered = self._consumed.covered
+        self._consumed.note(entries)
         table = self._table
         for entry in entries:
             event = entry.event

@@ -2,7 +2,7 @@
 
 The live state is what checkpoints hold: they were taken between batches of any size, with evictions, restarts and
 takeovers before them. The replay folds one entry after the other, and is itself taken apart into rows and put
-together again twice on its way, so that it had another split.
+together again on its way, half of its conversations at a time, so that it had another split.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar, Final
 
 from psycopg import AsyncConnection, AsyncServerCursor, IsolationLevel
@@ -119,15 +120,18 @@ class Replay:
         for name in idle[: surplus + self._resident_most // 4]:
             self._spill.put(name, self._dumped(self.state.conversations.pop(name)))
 
-    def split(self) -> list[str]:
-        """Take the state apart into rows and put it together again; it must be the same bytes, and fold on the same."""
+    def split(self, first: int = 0, step: int = 1) -> list[str]:
+        """Take the state apart into rows and put it together again; it must be the same bytes, and fold on the same.
+
+        Of its conversations every `step`th, from the `first` on: a state is taken apart in turns as well as at once.
+        """
         if self.broken:
             return []
-        rows = {name: self._dumped(each) for name, each in self.state.conversations.items()}
-        whole = dump_partition(self.state)
+        whole, conversations = dump_partition(self.state), self.state.conversations
+        rows = {name: self._dumped(conversations[name]) for name in islice(conversations, first, None, step)}
         self.state = load_partition(whole, self.state.partition)
-        for name, row in rows.items():
-            attach(self.state, load_conversation(name, row))
+        for name, each in conversations.items():
+            attach(self.state, load_conversation(name, rows[name]) if name in rows else each)
         found = [] if dump_partition(self.state) == whole else ["the partition's row is another after it was loaded"]
         for name, row in rows.items():
             if dump_conversation(self.state.conversations[name])[0] != row:

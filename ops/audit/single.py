@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -75,6 +76,7 @@ class _Pace:
         stop = self._keeping.stopping()
         if stop or now - self._saved >= SAVE_EVERY_S:
             self._keeping.kept.save(self._audit.partition, self._audit)
+            gc.collect()  # the one time that it happens in a process of its own
             self._saved = time.monotonic()
         return stop
 

@@ -14,6 +14,7 @@ from aiokafka import TopicPartition
 
 from ops.audit.intake import Batch, Taken
 from ops.history import History, Recorded
+from ops.history.decoding import parts
 from streams.core.commands import CommitFrame, CommitTurn
 from streams.core.events import Entry
 from streams.fence.port import Positions
@@ -26,7 +27,8 @@ from streams.runtime.signals import Tick
 from streams.settings import Settings
 from streams.topics import Topics
 
-FETCH_RECORDS: Final = 4_000
+FETCH_RECORDS: Final = 250
+"""As small as the journal's parts (`AT_ONCE`), for the same reason."""
 REQUEST_LIMIT_S: Final = 10.0
 LOOK_EVERY_MS: Final = 20
 """Of markers, and of what was aborted, a reader sees nothing but that its position has moved."""
@@ -112,7 +114,7 @@ class PartitionSource:
         self._codec = codec
         self._partition = partition
         self._partitions = history.partitions
-        self._belongs: dict[bytes, bool] = {}
+        self._belongs: dict[bytes | None, bool] = {}
         self.start = 0
         """Journal offset that it begins at."""
         self.end = 0
@@ -136,13 +138,14 @@ class PartitionSource:
             await self._intake.start(covered)
 
     async def entries(self) -> AsyncIterator[tuple[int, list[Entry]]]:
-        """All entries, in chunks, each with the offset after it. `CouldNotVerify` for one that cannot be decoded."""
+        """All entries, in parts, each with the offset after it. `CouldNotVerify` for one that cannot be decoded."""
         async for chunk in self._history.read(self._partition, self.start, self.end):
-            try:
-                entries = self._history.decode_all(chunk)
-            except Undecodable:
-                entries = [self._decoded(recorded) for recorded in chunk]
-            yield chunk[-1].offset + 1, entries
+            for part in parts(chunk):
+                try:
+                    entries = self._history.decode_all(part)
+                except Undecodable:
+                    entries = [self._decoded(recorded) for recorded in part]
+                yield part[-1].offset + 1, entries
 
     def _decoded(self, recorded: Recorded) -> Entry:
         try:
@@ -188,38 +191,48 @@ class PartitionSource:
         return found
 
     def _summary(self, records: Sequence[Any], decode: Any, batch: Batch | None = None, name: str = "") -> Taken:
-        outcomes = {} if batch is None or batch.rejected else batch.refs
-        ref_of, belongs = self._codec.ref_of, self._belongs
-        refs: list[str | None] = []
-        origins: list[str] = []
-        undecodable: list[str] = []
-        for record in records:
-            if (
-                outcomes
-                and (ref := ref_of(name, record)) in outcomes
-                and (belongs.get(record.key) or self._here(record.key))
-            ):
-                refs.append(ref)
-                continue
-            try:
-                command: CommitTurn | CommitFrame = decode(record, 0)
-            except Undecodable:
-                undecodable.append(_origin(record))
-                continue
-            if partition_of(command.conversation_id, self._partitions) != self._partition:
-                undecodable.append(_origin(record))
-                continue
-            refs.append(command.ref)
-            if not outcomes:
-                origins.append(_origin(record))
         topic = records[0].topic if records else ""
-        return Taken(topic, tuple(refs), tuple(undecodable), tuple(origins))
+        if batch is None or batch.rejected or not batch.refs:
+            return self._decoded_summary(topic, records, decode)
+        outcomes, refs = batch.refs, self._codec.refs_of(name, records)
+        strays = {key for key in {record.key for record in records} if not self._is_here(key)}
+        undecodable: list[str] = []
+        for index in [i for i, ref in enumerate(refs) if ref not in outcomes or (strays and records[i].key in strays)]:
+            refs[index] = self._decoded_ref(records[index], decode, undecodable)
+        if undecodable:
+            gone = {*undecodable}
+            refs = [ref for ref, record in zip(refs, records, strict=True) if _origin(record) not in gone]
+        return Taken(topic, tuple(refs), tuple(undecodable))
 
-    def _here(self, key: bytes) -> bool:
+    def _decoded_summary(self, topic: str, records: Sequence[Any], decode: Any) -> Taken:
+        undecodable: list[str] = []
+        refs = [(self._decoded_ref(record, decode, undecodable), _origin(record)) for record in records]
+        gone = {*undecodable}
+        told = [each for each in refs if each[1] not in gone]
+        return Taken(topic, tuple(ref for ref, _ in told), tuple(undecodable), tuple(origin for _, origin in told))
+
+    def _decoded_ref(self, record: Any, decode: Any, undecodable: list[str]) -> str | None:
+        """Its ref; what cannot be decoded, or belongs elsewhere, is noted instead."""
+        try:
+            command: CommitTurn | CommitFrame = decode(record, 0)
+        except Undecodable:
+            undecodable.append(_origin(record))
+            return None
+        if partition_of(command.conversation_id, self._partitions) != self._partition:
+            undecodable.append(_origin(record))
+        return command.ref
+
+    def _is_here(self, key: bytes | None) -> bool:
         """Whether a record of this key belongs to the partition."""
-        if len(self._belongs) >= KEYS_KNOWN:
-            self._belongs.clear()
-        here = self._belongs[key] = partition_of(key.decode(), self._partitions) == self._partition
+        here = self._belongs.get(key)
+        if here is None:
+            if len(self._belongs) >= KEYS_KNOWN:
+                self._belongs.clear()
+            try:
+                here = key is not None and partition_of(key.decode(), self._partitions) == self._partition
+            except UnicodeDecodeError:
+                here = False
+            self._belongs[key] = here
         return here
 
 

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import uvloop
 
@@ -29,9 +29,6 @@ from ops.cli.common import translated_failures
 from ops.cli.errors import CommandFailed
 from ops.history import open_history
 from streams.settings import load_settings
-
-COLLECT_AFTER: Final = (100_000, 50, 100)
-"""Objects made before the collector looks: an audit makes millions that are gone by their count, and few in circles."""
 
 
 class _Orders:
@@ -83,9 +80,11 @@ def main() -> None:
     plan = kept.plan()
     asked = asked_by(plan, None if plan["where"]["offline"] else load_settings())
     orders = _Orders()
+    # An audit makes millions of objects that are gone by their count, and few in circles: those are collected where it
+    # keeps what it knows (see `single`), and after each partition.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)
+    gc.disable()
     begun = time.process_time()
     keeping = Keeping(kept, orders.stopping.is_set)
     while (partition := orders.next()) is not None:
@@ -98,6 +97,7 @@ def main() -> None:
             _say({"partition": partition, "error": str(failure)})
             break
         kept.finish(partition, result)
+        gc.collect()
         cpu_s = time.process_time() - begun
         _say({"partition": partition, "pid": os.getpid(), "cpu_s": cpu_s, "rss_bytes": _most_memory()})
 

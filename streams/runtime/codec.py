@@ -12,6 +12,7 @@ but that a schema registry is asked, once, for a schema that was not met before.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -95,13 +96,16 @@ class Codec:
                 pass  # the reference reads it, or says what is wrong with it
         return self._reference.keyed(name, record, at)
 
-    def ref_of(self, name: str, record: KafkaRecord) -> str | None:
-        """The ref of a record of `turns` or `frames`, without a look at the rest of it.
+    def refs_of(self, name: str, records: Iterable[KafkaRecord]) -> list[str | None]:
+        """The refs of records of `turns` or `frames`, without a look at the rest of them.
 
-        None: it has none of up to 63 bytes, its key is not its conversation, or it is not of this release's schema.
+        None: one has none of up to 63 bytes, its key is not its conversation, or it is not of this release's schema.
         """
-        value, key = record.value, record.key
-        if value is None or key is None or not value.startswith(self._heads[name]):
+        head = self._heads[name]
+        return [self._ref_of(head, record.key, record.value) for record in records]
+
+    def _ref_of(self, head: bytes, key: bytes | None, value: bytes | None) -> str | None:
+        if value is None or key is None or not value.startswith(head):
             return None
         try:
             size, start = read_length(value, self._start + 1, value[self._start])
