@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -9,8 +10,10 @@ import msgspec
 from streams.core.ids import run_id
 from streams.core.state import Conversation, EndedRun
 
-SEQ_DIGITS_MAX: Final = 18
-"""A seq of more digits does not fit into a row's integers."""
+_SEQ: Final = re.compile(r"0|[1-9][0-9]{0,17}")
+"""As `run_id` writes one; of more than 18 digits it does not fit into a row's integers."""
+_UUID: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_TURN_IDS: Final = re.compile(f"{_UUID}(?:,{_UUID})*")
 
 
 class EndedRuns(msgspec.Struct, array_like=True):
@@ -30,30 +33,28 @@ class EndedRuns(msgspec.Struct, array_like=True):
 
 def packed_runs(conversation: Conversation) -> EndedRuns | None:
     """By column; None: one of them has a run id or a turn id of another form than ours."""
-    start = f"{conversation.id}/"
-    ended = conversation.ended
-    seqs, groups = [], []
-    for run in ended:
-        seq, _, group = run.removeprefix(start).partition("/")
-        if not seq.isdecimal() or len(seq) > SEQ_DIGITS_MAX:
+    start, ended = f"{conversation.id}/", conversation.ended
+    seqs, groups, turn_ids = [], [], []
+    for id_, run in ended.items():
+        text, slash, group = id_[len(start) :].partition("/")
+        if not (slash and id_.startswith(start) and _SEQ.fullmatch(text)):
             return None
-        seqs.append(int(seq))
+        seqs.append(int(text))
         groups.append(group)
+        turn_ids.append(run.turn_id)
+    joined_ids = ",".join(turn_ids)
+    if not _TURN_IDS.fullmatch(joined_ids) or joined_ids.count(",") != len(turn_ids) - 1:
+        return None
     named = list(dict.fromkeys(groups))
     generations = [run.generation for run in ended.values()]
-    try:
-        turn_ids = bytes.fromhex("".join([run.turn_id for run in ended.values()]).replace("-", ""))
-    except ValueError:
-        return None
-    packed = EndedRuns(
+    return EndedRuns(
         seqs,
-        turn_ids,
+        bytes.fromhex(joined_ids.replace("-", "").replace(",", "")),
         named,
         [] if len(named) == 1 else [named.index(group) for group in groups],
         generations if any(generations) else [],
         {index: run.joined for index, run in enumerate(ended.values()) if run.joined},
     )
-    return packed if unpacked_runs(conversation.id, packed) == ended else None
 
 
 def unpacked_runs(conversation_id: str, packed: EndedRuns) -> dict[str, EndedRun]:
