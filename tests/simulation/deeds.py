@@ -54,7 +54,8 @@ from tests.simulation.place import Place
 ANN = "ann"
 CALLED = "agents/bots"
 ERASE = "erase"
-DEEDS = ("abort", "cancel", "close", "edit", ERASE, "hand over", "invoke", "move", "regenerate", "release", "survey")
+INVOKE = "invoke"
+DEEDS = ("abort", "cancel", "close", "edit", ERASE, "hand over", INVOKE, "move", "regenerate", "release", "survey")
 MOST = 3
 """Deeds in one conversation."""
 LOOKS_AGAIN_S = 1.0
@@ -104,7 +105,7 @@ class Deeds:
             "edit": lambda name: self._want_anew(name, "edit"),
             ERASE: self._erase,
             "hand over": self._hand_over,
-            "invoke": self._invoke,
+            INVOKE: self._invoke,
             "move": self._move,
             "regenerate": lambda name: self._want_anew(name, "regenerate"),
             "release": partial(self._end_run, ReleaseRun, proof="it was unplugged"),
@@ -149,14 +150,15 @@ class Deeds:
     def _of(self, conversation: str) -> Known:
         return self._known.setdefault(conversation, Known())
 
-    async def do(self, conversation: str) -> None:
-        """All that is done in this conversation."""
+    async def do(self, conversation: str, *, called: bool = True) -> None:
+        """All that is done in this conversation. `called`: agents may be called there."""
         self._doing += 1
         self._begun = True
         draw = self._random
-        for _ in range(draw.randint(1, MOST)):
+        kinds = [kind for kind in self._kinds if called or kind != INVOKE]
+        for _ in range(draw.randint(1, MOST) if kinds else 0):
             await asyncio.sleep(draw.random() * 5)
-            kind = draw.choice(self._kinds)
+            kind = draw.choice(kinds)
             self._place.trace(f"in {conversation} somebody is to {kind}")
             await self._ways[kind](conversation)
             if kind == ERASE:

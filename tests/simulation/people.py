@@ -96,7 +96,8 @@ class People:
         tasks += [asyncio.create_task(self._answer(name)) for name in self._conversations]
         if self._deeds is not None:
             tasks += [
-                asyncio.create_task(self._deeds.do(name)) for name in self._conversations if name not in self._owned
+                asyncio.create_task(self._deeds.do(name, called=name not in self._owned))
+                for name in self._conversations
             ]
         await asyncio.gather(self._tail.follow(), *tasks)
 
