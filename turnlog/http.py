@@ -23,6 +23,8 @@ CONNECT_TIMEOUT_S = 5.0
 """A gateway that is there takes a connection in milliseconds; one whose packets go nowhere is not waited for."""
 STREAM_TIMEOUT = httpx.Timeout(REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=60.0)
 """An event stream has no end, but the server sends a comment every 15 s: a minute of silence is a loss."""
+CLOSED = "closed"
+"""Code of the failure of what goes on when its own connections were closed: there is no point in another try."""
 
 
 class NotSent(Unavailable):
@@ -61,6 +63,7 @@ class Http:
         """A 2xx answer, asked for once. Raises the typed error of any other, `NotSent` or `NoAnswer`."""
         named = f"{method} {str(self._client.base_url).rstrip('/')}{path}"
         limits = httpx.Timeout(timeout, connect=min(timeout, CONNECT_TIMEOUT_S))
+        self._check_open(named)
         try:
             response = await self._client.request(
                 method, path, headers={**carried(), **(headers or {})}, json=json, params=params, timeout=limits
@@ -83,8 +86,13 @@ class Http:
 
     async def stream(self, path: str, *, headers: Mapping[str, str]) -> httpx.Response:
         """An open event stream; its body is still to be read, and the caller closes it."""
+        self._check_open(path)
         request = self._client.build_request("GET", path, headers=dict(headers), timeout=STREAM_TIMEOUT)
         return await self._client.send(request, stream=True)
+
+    def _check_open(self, named: str) -> None:
+        if self._client.is_closed:
+            raise NotSent(f"{named}: it was closed here", code=CLOSED)
 
 
 class Tries:
@@ -98,7 +106,7 @@ class Tries:
 
     async def wait(self, error: Unavailable) -> None:
         """Until it is time to try again. Raises `error` when there is no point: nobody asked for it, or too late."""
-        if error.retry_after is None and not self._insist:
+        if error.code == CLOSED or (error.retry_after is None and not self._insist):
             raise error
         delay = self._backoff.next(error.retry_after)
         budget = self._budget if error.retry_budget is None else min(self._budget, error.retry_budget)

@@ -114,7 +114,8 @@ class AgentProxy:
         await self.close()
 
     async def close(self) -> None:
-        """Close its connections. What was invoked goes on."""
+        """Close its connections. What was invoked goes on; who waits for it here is told so: `Unavailable`, or
+        `SubmissionUncertain` where it is not known whether it was accepted."""
         await self._http.close()
         if self._portal is not None and self._sync is not None:
             portal, sync = self._portal, self._sync

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.scripted_http import CUT, Answer, ScriptedHttp, scripted_http
+from tests.support.waiting import until
 from turnlog import (
     AgentBusy,
     AgentProxy,
@@ -383,3 +384,36 @@ async def test_as_a_tool_it_serves_both_kinds_of_callers_in_one_thread_per_calle
     threads = [each.path.split("/")[3] for each in http.asked]
     assert threads[0] == threads[1]
     assert threads[2:] == ["c-1~agents_research", "c-1~agents_research", "mine"]
+
+
+async def test_a_thread_that_waits_for_an_answer_is_told_when_the_proxy_is_closed() -> None:
+    """With nobody there it tries again and again; and what it sleeps in ends with the proxy."""
+    proxy = AgentProxy("http://127.0.0.1:1", "agents", token="t", budget=600)
+    calling = asyncio.create_task(asyncio.to_thread(proxy.invoke_sync, "x"))
+    await until(lambda: proxy._portal is not None and proxy._portal._loop is not None)
+    async with asyncio.timeout(30):
+        await proxy.close()
+        with pytest.raises(Unavailable, match="closed"):
+            await calling
+
+
+async def test_a_call_that_goes_on_when_its_proxy_is_closed_ends() -> None:
+    proxy = AgentProxy("http://127.0.0.1:1", "agents", token="t", budget=600)
+    calling = asyncio.create_task(proxy.invoke("x"))
+    await asyncio.sleep(0)
+    await proxy.close()
+    async with asyncio.timeout(30):
+        with pytest.raises(Unavailable, match="closed"):
+            await calling
+        with pytest.raises(Unavailable, match="closed"):
+            await anext(proxy.events("t", "i"))
+
+
+async def test_a_submit_without_an_answer_is_uncertain_also_when_the_proxy_is_closed_then() -> None:
+    async with proxying(CUT, *[refusal(404, "not_found")] * 20, budget=600) as (proxy, http):
+        calling = asyncio.create_task(proxy.submit("x"))
+        await until(lambda: http.asked)
+        await proxy.close()
+        async with asyncio.timeout(30):
+            with pytest.raises(SubmissionUncertain):
+                await calling
