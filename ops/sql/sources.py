@@ -48,7 +48,7 @@ class _Files:
         self._writers = {
             name: ParquetWriter(folder / f"{name}.parquet", schema_of(name), compression="zstd") for name in names
         }
-        self.sources: Sources = {name: f"read_parquet('{folder / name}.parquet')" for name in names}
+        self.sources: Sources = {name: _parquet_file(folder / f"{name}.parquet") for name in names}
 
     def add(self, name: str, rows: pa.Table) -> None:
         if rows.num_rows:
@@ -57,6 +57,10 @@ class _Files:
     def close(self) -> None:
         for writer in self._writers.values():
             writer.close()
+
+
+def _parquet_file(path: Path) -> str:
+    return "read_parquet('{}')".format(str(path).replace("'", "''"))
 
 
 def schema_of(name: str) -> pa.Schema:
@@ -100,7 +104,7 @@ async def of_history(
         files.close()
     known = folder / f"{ERASED}.parquet"
     write_table(pa.table({"conversation_id": pa.array(erased, pa.string())}), known)
-    return {**files.sources, ERASED: f"read_parquet('{known}')"}
+    return {**files.sources, ERASED: _parquet_file(known)}
 
 
 def _events(partition: int, offsets: Sequence[int], entries: Sequence[Entry]) -> pa.Table:
