@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Sequence
 from streams.core.draft import Draft
 from streams.core.due import waits_for_room
 from streams.core.events import (
+    ConversationMoved,
     Event,
     MemberDraining,
     MemberJoined,
@@ -108,6 +109,7 @@ class _Room:
         self._events = events
         self._gone: set[str] = set()
         self._placed = {event.run_id for event in events if type(event) is RunMoved}
+        self._moves = [event for event in events if type(event) is ConversationMoved]
         self._opened: set[str] = set()
         self._rosters: dict[str, dict[str, Member]] = {}
 
@@ -157,11 +159,14 @@ class _Room:
     def _open(self, conversation: Conversation, run: Run) -> bool:
         """Whether it is open now: an invocation that nobody is there for ends."""
         roster = self._roster(run.group)
-        owner = choose(roster.values(), conversation.id, self._at, pinned=conversation.pinned(run.group))
+        move = next((each for each in self._moves if each.group in {run.group, ""}), None)  # of this conversation
+        pinned = conversation.pinned(run.group) if move is None else move.to
+        owner = choose(roster.values(), conversation.id, self._at, pinned=pinned)
         if run.invocation is not None and (owner is None or roster[owner].draining):
             end(self.draft, conversation, run, RunStatus.FAILED, AGENT_UNAVAILABLE)
             return False
-        change_owner(self.draft, conversation, run.group, owner, roster)
+        if move is None or move.to is None:  # a move to somebody has said so
+            change_owner(self.draft, conversation, run.group, owner, roster)
         self._opened.add(run.id)
         self.draft.add(
             RunOpened(

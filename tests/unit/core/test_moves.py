@@ -18,6 +18,7 @@ from streams.core.events import (
     RefusedReason,
     RunEnded,
     RunMoved,
+    RunOpened,
     RunStatus,
     TurnCommitted,
 )
@@ -69,6 +70,27 @@ def test_a_move_says_who_and_why_and_takes_the_open_runs_and_all_turns_from_then
     assert [given(world.say()) for _ in range(3)] == [to] * 3
     world.join("d", settle=True)
     assert given(world.say()) == to, "nobody who joins takes it away"
+    assert image(replay(world.journal)) == image(world.state)
+
+
+def test_who_it_is_moved_to_is_given_the_turn_in_line_that_the_move_itself_makes_room_for() -> None:
+    """Found by the simulation (seed 8211888): the line was given by what held before the move."""
+    world = World(policy="enqueue")
+    for member in ("a", "b", "c"):
+        world.join(member, settle=True)
+    world.open()
+    world.say()
+    world.read(owner(world), 1, delivered=1)
+    world.chunk(owner(world), "s", done=True, delivered=1)
+    world.say("in line")
+    before, to = owner(world), other(world)
+    _, changed, ended, opened = world.move(to)
+    assert isinstance(changed, OwnerChanged)
+    assert (changed.previous, changed.owner) == (before, to)
+    assert isinstance(ended, RunEnded)
+    assert (ended.run_id, ended.reason) == (RUN, "owner_gone_after_answer")
+    assert isinstance(opened, RunOpened)
+    assert opened.member == to == owner(world)
     assert image(replay(world.journal)) == image(world.state)
 
 
