@@ -151,6 +151,7 @@ def export(
         progress(work.told(outcome))
     else:
         emit(work.document(outcome))
+    work.warn(outcome)
 
 
 def _way_on() -> str:
@@ -231,9 +232,9 @@ class _Work:
             async def once() -> None:
                 nonlocal outcome
                 outcome = await self._once(history)
-                self.warn(outcome)
                 if every_s is not None:
                     progress(self.told(outcome))
+                    self.warn(outcome)
 
             if every_s is None:
                 await once()
