@@ -67,7 +67,7 @@ class History:
     conversations: int
     state: Partition = field(init=False)
     _now: int = BEGAN_AT
-    """The broker's clock. Log time stands at 0: nobody ticks."""
+    """The broker's clock. Log time stands where it began: nobody ticks."""
     _joined: int = 0
     _said: int = 0
     _framed: int = 0
@@ -112,9 +112,9 @@ class History:
         key = f"bench-{self._said}"
         id_ = message_id(conversation, turn_key("user", key))
         turn = Turn(id=id_, sender="user", channel="web", type="text", key=key, text=TEXT)
-        yield CommitTurn(at=0, timestamp=self._now, ref=self._ref(), conversation_id=conversation, turn=turn)
+        yield CommitTurn(at=BEGAN_AT, timestamp=self._now, ref=self._ref(), conversation_id=conversation, turn=turn)
         if self._said % REPEATED_EVERY == 0:
-            yield CommitTurn(at=0, timestamp=self._now, ref=self._ref(), conversation_id=conversation, turn=turn)
+            yield CommitTurn(at=BEGAN_AT, timestamp=self._now, ref=self._ref(), conversation_id=conversation, turn=turn)
 
     def _answers(self, conversation: str) -> Iterator[CommitFrame]:
         """What the members that have its open runs say to each."""
@@ -138,7 +138,7 @@ class History:
         n = self._numbers[member] = self._numbers.get(member, 0) + 1
         frame = Frame(id=str(uuid.UUID(int=n << 64 | self._refs)), type=type_, **fields)  # type: ignore[arg-type]
         return CommitFrame(
-            at=0,
+            at=BEGAN_AT,
             timestamp=self._now,
             ref=self._ref(),
             conversation_id=conversation,
@@ -153,8 +153,8 @@ class History:
         )
 
     def _furniture(self) -> list[Entry]:
-        config = ApplyConfig(at=0, timestamp=self._now, version=1, document=DOCUMENT)
-        entries = step(self.state, OpenWriter(at=0, timestamp=self._now, writer_epoch=1, worker="bench"), 1)
+        config = ApplyConfig(at=BEGAN_AT, timestamp=self._now, version=1, document=DOCUMENT)
+        entries = step(self.state, OpenWriter(at=BEGAN_AT, timestamp=self._now, writer_epoch=1, worker="bench"), 1)
         entries += step(self.state, config, 1)
         for _ in range(MEMBERS):
             entries += step(self.state, self._join(), 1)
@@ -164,7 +164,7 @@ class History:
         self._joined += 1
         member = f"{GATEWAY}.{self._joined}"
         join = Join(
-            at=0,
+            at=BEGAN_AT,
             timestamp=self._now,
             gateway=GATEWAY,
             n=self._joined,
@@ -179,13 +179,13 @@ class History:
         oldest = next(iter(self.state.members))
         entries = step(self.state, self._join(), 1)
         self._joined += 1
-        leave = Leave(at=0, timestamp=self._now, gateway=GATEWAY, n=self._joined, member=oldest, reason="left")
+        leave = Leave(at=BEGAN_AT, timestamp=self._now, gateway=GATEWAY, n=self._joined, member=oldest, reason="left")
         self._changes.append(leave)
         return entries + step(self.state, leave, 1)
 
     def _opening(self, conversation: str) -> OpenConversation:
         return OpenConversation(
-            at=0,
+            at=BEGAN_AT,
             timestamp=self._now,
             ref=self._ref(),
             conversation_id=conversation,
@@ -199,13 +199,13 @@ class History:
         return self._closed(entries, turns, frames)
 
     def _closed(self, entries: list[Entry], turns: Sequence[Command], frames: Sequence[Command]) -> MadeBatch:
-        entries += step(self.state, TimePassed(at=0, timestamp=self._now), 1)
+        entries += step(self.state, TimePassed(at=BEGAN_AT, timestamp=self._now), 1)
         self._taken[0] += len(turns)
         self._taken[1] += len(frames)
         changes, self._changes = self._changes, []
         self._taken[2] += len(changes)
         end = CommitBatch(
-            at=0,
+            at=BEGAN_AT,
             timestamp=self._now,
             turns=self._taken[0],
             frames=self._taken[1],
