@@ -183,7 +183,7 @@ def _without_fence_first() -> None:
         await asyncio.sleep(BEFORE_INIT_S)
         await fence(self._committer)
 
-    async def unsettled(self: Writer, reader: Any) -> None:
+    async def unsettled(self: Writer, reader: Any, end: int) -> None:
         """It needs the producer's identity, which is not there yet."""
 
     Committer.open = later  # type: ignore[method-assign]

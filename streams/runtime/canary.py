@@ -191,8 +191,7 @@ async def _refused(name: str, attempt: Callable[[], Awaitable[None]]) -> Check:
 async def _end(parts: Parts) -> int:
     reader = parts.new_reader()
     try:
-        await reader.open(0)
-        return await reader.high_watermark()
+        return await reader.open(0)
     finally:
         await closed(reader)
 
@@ -201,8 +200,7 @@ async def _read(parts: Parts, start: int) -> Sequence[str]:
     """The records from `start` on, as readers get them. Raises `KafkaUnavailable` when they stop short of the end."""
     reader = parts.new_reader()
     try:
-        await reader.open(start)
-        end, position, names = await reader.high_watermark(), start, list[str]()
+        end, position, names = await reader.open(start), start, list[str]()
         until = time.monotonic() + BUSY_MAX_S
         while position < end:
             records, position = await reader.read()

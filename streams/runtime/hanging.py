@@ -97,14 +97,14 @@ def outcome_of(open_one: OpenTransaction, known: int, end: int) -> Outcome:
 
 
 async def settle(
-    transactions: Transactions, reader: JournalReader, partition: int, mine: ProducerIdentity, known: int
+    transactions: Transactions, reader: JournalReader, partition: int, mine: ProducerIdentity, *, known: int, end: int
 ) -> Sequence[Outcome]:
-    """Make the journal of `partition` readable to its end; returns how hanging transactions were ended, mostly none.
+    """Make the journal of `partition` readable to `end`, its high watermark since `mine` was started; returns how
+    hanging transactions were ended, mostly none.
 
     `mine`: this claim's producer, started. `known`: the journal offset up to which the checkpoint was built, under this
     claim's token. Raises what the parts raise, and `KafkaUnavailable` when another producer's is in the way.
     """
-    end = await reader.high_watermark()
     if await _stable(reader, end, MARKER_LATE_S):
         return ()
     ended = []

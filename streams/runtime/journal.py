@@ -52,14 +52,13 @@ def pack_entries(pack: Pack, codec: Codec, entries: Sequence[Entry], traces: Map
             add = pack.batch.add
 
 
-async def replay(reader: JournalReader, codec: Codec, offset: int) -> AsyncIterator[tuple[list[Entry], int]]:
-    """The journal from `offset` to the high watermark as it is now, in chunks, each with the position after it.
+async def replay(reader: JournalReader, codec: Codec, offset: int, end: int) -> AsyncIterator[tuple[list[Entry], int]]:
+    """The journal from `offset` to `end`, its high watermark, in chunks, each with the position after it.
 
     The end is compared with the reader's *position*: the last record may be a marker, or part of an aborted
     transaction, which no reader ever gets. Raises `KafkaUnavailable` when the position stops short of the end,
     `Undecodable` for a record that is no entry.
     """
-    end = await reader.high_watermark()
     position, moved = offset, time.monotonic()
     while position < end:
         records, now_at = await reader.read()

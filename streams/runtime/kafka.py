@@ -115,14 +115,12 @@ class IntakeSource(Protocol):
 class JournalReader(Protocol):
     """The journal of one partition, read committed."""
 
-    async def open(self, offset: int) -> None:
-        """Start reading at `offset`; `Unrecoverable` when it lies outside the journal."""
+    async def open(self, offset: int) -> int:
+        """Start reading at `offset`; `Unrecoverable` when it lies outside the journal. Returns the journal's high
+        watermark at that time: its end, whatever lies in it."""
 
     async def read(self) -> tuple[Sequence[Record], int]:
         """Some records, maybe none, and the position after them (which passes control records and aborted ones)."""
-
-    async def high_watermark(self) -> int:
-        """The end of the journal now, whatever lies in it."""
 
     async def stable_end(self) -> int:
         """Where the journal ends for who reads it now: before the first open transaction, if there is one."""

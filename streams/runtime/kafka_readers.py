@@ -187,13 +187,14 @@ class KafkaJournalReader:
         """Where the first read begins."""
         self._good = True
 
-    async def open(self, offset: int) -> None:
+    async def open(self, offset: int) -> int:
         self._consumer = await self._readers.take()
         self._good = False
-        kept = await self._ends.bounds([self._name])
-        require_inside(self._name, offset, kept[self._name])
+        kept = (await self._ends.bounds([self._name]))[self._name]
+        require_inside(self._name, offset, kept)
         self._begin_at = offset
         self._good = True
+        return kept.end
 
     async def read(self) -> tuple[Sequence[Record], int]:
         self._good = False
@@ -207,9 +208,6 @@ class KafkaJournalReader:
         position = int(await self._consumer.position(self._name))
         self._good = True
         return found.get(self._name, ()), position
-
-    async def high_watermark(self) -> int:
-        return (await self._ends.high([self._name]))[self._name]
 
     async def stable_end(self) -> int:
         return (await self._ends.stable([self._name]))[self._name]

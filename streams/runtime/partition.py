@@ -177,6 +177,8 @@ class Sequencer(Service):
             await self._back_off(problem)
 
     async def _run(self, writer: Writer) -> None:
+        # Before its turn to be opened: all that are claimed together share one question.
+        await self._ports.same_topics()
         async with self._ports.opening:
             await writer.open()
         self._enter(S.RUNNING)

@@ -113,7 +113,6 @@ class Writer:
     async def open(self) -> None:
         """Steps 1 to 6 of the claim order. Raises `Fenced`, `Doubt`, `StaleLeases`, `Unrecoverable`, or that Kafka or
         Postgres cannot be asked; after any of them only `close` may follow."""
-        await self._ports.same_topics()
         self._ports.room.enter(self._partition)
         await self._committer.open()
         state = await self._load()
@@ -212,9 +211,10 @@ class Writer:
         """Step 4. The checkpoint must lie within the journal: ahead of it or before its start is a stop."""
         reader = self._reader
         try:
-            await reader.open(self._journal_offset)
-            await self._settle(reader)
-            async for entries, offset in replay(reader, self._ports.codec, self._journal_offset):
+            # Asked once: since step 1 nobody else's records come behind it, only markers.
+            end = await reader.open(self._journal_offset)
+            await self._settle(reader, end)
+            async for entries, offset in replay(reader, self._ports.codec, self._journal_offset, end):
                 named = {entry.event.conversation_id for entry in entries}
                 await self._require({name for name in named if name and name not in state.conversations})
                 for entry in entries:
@@ -238,10 +238,11 @@ class Writer:
         self._memory.stored(snapshot)
         self._saved_positions = snapshot.checkpoint.positions
 
-    async def _settle(self, reader: JournalReader) -> None:
+    async def _settle(self, reader: JournalReader, end: int) -> None:
         """End what a former epoch's producer left open and Kafka forgot; see `hanging`."""
         mine = self._committer.identity
-        for outcome in await settle(self._ports.transactions, reader, self._partition, mine, self._journal_offset):
+        asked = self._ports.transactions
+        for outcome in await settle(asked, reader, self._partition, mine, known=self._journal_offset, end=end):
             self._ports.metrics.hanging.labels(outcome).inc()
 
     # --------------------------------------------------------------------------------------------- commit order

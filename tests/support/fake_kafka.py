@@ -325,17 +325,15 @@ class FakeReader:
         self._position = 0
         self.closed = False
 
-    async def open(self, offset: int) -> None:
+    async def open(self, offset: int) -> int:
         require_inside(self._name, offset, KafkaBounds(self._log.start, self._log.end))
         self._position = offset
+        return self._log.end
 
     async def read(self) -> tuple[list[Record], int]:
         await asyncio.sleep(0)
         found, self._position = _next(self._log, self._position, 1)
         return found, self._position
-
-    async def high_watermark(self) -> int:
-        return self._log.end
 
     async def stable_end(self) -> int:
         await asyncio.sleep(0)

@@ -17,7 +17,7 @@ from streams.core.state import KEYS_IN_ROW, Partition
 from streams.core.store import load_conversation
 from streams.fence.port import HeldBy, Lease
 from streams.runtime import partition as module
-from streams.runtime.kafka import Doubt, KafkaUnavailable, Polled
+from streams.runtime.kafka import Doubt, KafkaUnavailable, Polled, Unrecoverable
 from streams.runtime.partition import FINAL, TRANSITIONS, PartitionState, Sequencer
 from streams.runtime.ports import Ports
 from tests.support.fake_kafka import FakeIntake
@@ -72,6 +72,34 @@ async def test_a_claimed_partition_runs_and_drains_when_stopped() -> None:
     assert running.phase is S.RELEASED
     assert world.store.checkpoints[0].lsn == world.journal()[-1].lsn, "the last checkpoint covers the journal"
     assert isinstance(await world.ports("wk-000000000002").leases.claim(0), Lease), "free for another at once"
+
+
+async def test_topics_that_were_made_anew_stop_the_claim_before_anything_is_asked_of_them() -> None:
+    world = World()
+
+    async def others() -> None:
+        raise Unrecoverable("turns is not the topic that the database belongs to")
+
+    async with sequencer(world, replace(world.ports(), same_topics=others)) as running:
+        await in_phase(running, S.STOPPED)
+        assert "not the topic" in running.reason
+    assert world.kafka.calls == []
+    assert 0 not in world.store.checkpoints
+
+
+async def test_claims_ask_for_the_topics_ids_before_their_turn_to_be_opened() -> None:
+    """Together, so that they share one question, however many wait to be opened."""
+    world, opening = World(), asyncio.Semaphore(0)
+    asked: list[None] = []
+
+    async def same() -> None:
+        asked.append(None)
+
+    async with sequencer(world, replace(world.ports(), same_topics=same, opening=opening)) as running:
+        await until(lambda: asked)
+        assert (running.phase, world.kafka.calls) == (S.OPENING, [])
+        opening.release()
+        await in_phase(running, S.RUNNING)
 
 
 async def test_a_doubt_starts_over_with_a_new_epoch_and_a_new_producer() -> None:

@@ -154,22 +154,6 @@ async def test_a_journal_that_starts_after_the_checkpoint_stops_the_claim() -> N
         await world.writer()
 
 
-async def test_topics_that_were_made_anew_stop_the_claim_before_anybody_is_fenced() -> None:
-    world = World()
-    furnish(world)
-    writer = await world.writer()
-    await settle(writer)
-
-    async def others() -> None:
-        raise Unrecoverable("turns is not the topic that the database belongs to")
-
-    with pytest.raises(Unrecoverable, match="not the topic"):
-        await world.writer("wk-000000000002", same_topics=others)
-    world.turn("c", "more")
-    await settle(writer)
-    assert world.store.checkpoints[0].token.worker == writer.lease.token.worker
-
-
 async def test_a_checkpoint_ahead_of_the_journal_stops_the_claim() -> None:
     world = World()
     furnish(world)
