@@ -32,7 +32,7 @@ async def test_a_partition_taken_away_during_its_replay_opens_at_its_next_owner_
     reading = asyncio.Event()
 
     class Stuck(FakeReader):
-        async def high_watermark(self) -> int:
+        async def open(self, offset: int) -> int:
             reading.set()
             await asyncio.Event().wait()
             raise AssertionError("it waits for ever")

@@ -63,7 +63,7 @@ def _read_before_fence(undo: ExitStack) -> None:
         await replay(self, state)
         await fence(self._committer)
 
-    async def unsettled(self: Writer, reader: Any) -> None:
+    async def unsettled(self: Writer, reader: Any, end: int) -> None:
         """It needs the producer's identity, which is not there yet."""
 
     swap(undo, Committer, "open", later)
