@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from streams.runtime.partitioning import partition_of
 from tests.support.command import turnlog_async
 from tests.support.program import Program, Refused, program
 from tests.support.up import Up
@@ -27,6 +28,7 @@ from tests.support.waiting import until
 
 HERE = Path(__file__).parent
 CLIENTS = HERE / "clients"
+PARTITIONS = 8  # `turnlog up` has so many unless told otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,9 +394,11 @@ async def test_unanswered_turns_of_a_killed_agent_go_to_the_other_once_and_answe
             await person.say("hold this")
         held = {turn["id"] for turn in (await a.count(24, "turn")) if turn["text"] == "hold this"}
         async with started(world.agent("B")) as (b,):
-            # From when B is eligible on, new turns of the conversations that it wins are B's: some owner has then
-            # seen a later turn than the one that it is to take over.
-            await until(lambda: _someone_else_answers(world, client, b))
+            # From when B is eligible in a partition on, new turns of the conversations there that it wins are B's: some
+            # owner has then seen a later turn than the one that it is to take over.
+            settled: set[int] = set()
+            while not settled >= {_home(person) for person in people}:
+                settled |= await _where_it_answers(world, client, b)
             for person in people:
                 await person.say("later")  # A's client keeps its own behind what it holds
             await b.until("turn", text="later")
@@ -409,12 +413,19 @@ async def test_unanswered_turns_of_a_killed_agent_go_to_the_other_once_and_answe
         assert given == {"hold this": len(people), "later": len(people)}
 
 
-async def _someone_else_answers(world: World, client: Program, agent: Program) -> bool:
-    """Whether a new conversation's turn goes to `agent`."""
-    person = await world.person(client)
-    await person.say("whose?")
-    await person.texts(2)
-    return any(turn["conversation"] == person.conversation for turn in turns_of([agent]))
+def _home(person: Person) -> int:
+    return partition_of(person.conversation, PARTITIONS)
+
+
+async def _where_it_answers(world: World, client: Program, agent: Program) -> set[int]:
+    """The partitions of those of some new conversations whose turn goes to `agent`."""
+    asked = [await world.person(client) for _ in range(PARTITIONS)]
+    for person in asked:
+        await person.say("whose?")
+    for person in asked:
+        await person.texts(2)
+    answered = {turn["conversation"] for turn in turns_of([agent])}
+    return {_home(person) for person in asked if person.conversation in answered}
 
 
 async def test_the_only_agent_started_anew_gets_what_it_had_not_answered_once_more(world: World) -> None:
