@@ -386,7 +386,7 @@ async def test_each_group_answers(world: World) -> None:
 # -------------------------------------------------------------------------------------------------------- takeover
 async def test_unanswered_turns_of_a_killed_agent_go_to_the_other_once_and_answered_ones_to_none(world: World) -> None:
     async with started(world.agent("A")) as (a,), world.user() as client:
-        people = [await world.person(client) for _ in range(12)]
+        people = [await _neighbour(world, client) for _ in range(12)]
         for person in people:
             await person.say("first")
             await person.texts(2)
@@ -394,11 +394,9 @@ async def test_unanswered_turns_of_a_killed_agent_go_to_the_other_once_and_answe
             await person.say("hold this")
         held = {turn["id"] for turn in (await a.count(24, "turn")) if turn["text"] == "hold this"}
         async with started(world.agent("B")) as (b,):
-            # From when B is eligible in a partition on, new turns of the conversations there that it wins are B's: some
+            # From when B is eligible in their partition on, new turns of the conversations that it wins are B's: some
             # owner has then seen a later turn than the one that it is to take over.
-            settled: set[int] = set()
-            while not settled >= {_home(person) for person in people}:
-                settled |= await _where_it_answers(world, client, b)
+            await until(lambda: _someone_else_answers(world, client, b))
             for person in people:
                 await person.say("later")  # A's client keeps its own behind what it holds
             await b.until("turn", text="later")
@@ -413,19 +411,20 @@ async def test_unanswered_turns_of_a_killed_agent_go_to_the_other_once_and_answe
         assert given == {"hold this": len(people), "later": len(people)}
 
 
-def _home(person: Person) -> int:
-    return partition_of(person.conversation, PARTITIONS)
+async def _neighbour(world: World, client: Program) -> Person:
+    """Somebody in a conversation of the first partition: a member is eligible from a moment of each partition on."""
+    while True:
+        person = await world.person(client)
+        if partition_of(person.conversation, PARTITIONS) == 0:
+            return person
 
 
-async def _where_it_answers(world: World, client: Program, agent: Program) -> set[int]:
-    """The partitions of those of some new conversations whose turn goes to `agent`."""
-    asked = [await world.person(client) for _ in range(PARTITIONS)]
-    for person in asked:
-        await person.say("whose?")
-    for person in asked:
-        await person.texts(2)
-    answered = {turn["conversation"] for turn in turns_of([agent])}
-    return {_home(person) for person in asked if person.conversation in answered}
+async def _someone_else_answers(world: World, client: Program, agent: Program) -> bool:
+    """Whether a new conversation's turn goes to `agent`."""
+    person = await _neighbour(world, client)
+    await person.say("whose?")
+    await person.texts(2)
+    return any(turn["conversation"] == person.conversation for turn in turns_of([agent]))
 
 
 async def test_the_only_agent_started_anew_gets_what_it_had_not_answered_once_more(world: World) -> None:
