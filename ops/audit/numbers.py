@@ -6,7 +6,7 @@ from bisect import bisect_left
 from typing import Final
 
 REMEMBERED: Final = 100_000
-"""Frames of which the number is remembered, and up to twice as many: 80 bytes each."""
+"""Frames of which the number is remembered, and up to twice as many: 80 bytes each, and 360 a member."""
 
 
 class _Series:

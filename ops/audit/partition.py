@@ -27,8 +27,10 @@ from streams.core.state import KEY_LIFETIME_MS, ImpossibleEvent
 from streams.fence.port import Positions
 
 SPLITS: Final = (1 / 3, 2 / 3)
-"""Where along the journal the replayed state is taken apart and put together again, every other conversation each
-time: those that are there at the first are all taken apart once."""
+"""Where along the journal the replayed state is taken apart and put together again, half of its conversations each
+time: those that are there at both are all taken apart once."""
+RELIEF_EVERY: Final = 4_000
+"""Entries after which idle conversations may leave memory: it looks at all that are there."""
 
 _event, _lsn = attrgetter("event"), attrgetter("lsn")
 
@@ -113,12 +115,15 @@ class PartitionAudit:
 
         `progress` is told each chunk's end; when it answers with something true, `Paused` is raised.
         """
-        splits = [fraction * self._source.end for fraction in self._splits]
+        splits, relief = [fraction * self._source.end for fraction in self._splits], 0
         async for position, entries in self._source.entries():
             await self._take(entries)
-            self._replay.relieve()
+            relief += len(entries)
+            if relief >= RELIEF_EVERY:
+                self._replay.relieve()
+                relief = 0
             self.position = position
-            if splits and position >= splits[0]:
+            while splits and position >= splits[0]:  # both at once where there is one part
                 splits.pop(0)
                 self._splits.pop(0)
                 self._report(Replay.invariant, None, self._replay.split(len(splits), len(SPLITS)))

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, ClassVar, Final
+from zlib import crc32
 
 from psycopg import AsyncConnection, AsyncServerCursor, IsolationLevel
 from psycopg.rows import dict_row
@@ -123,12 +123,13 @@ class Replay:
     def split(self, first: int = 0, step: int = 1) -> list[str]:
         """Take the state apart into rows and put it together again; it must be the same bytes, and fold on the same.
 
-        Of its conversations every `step`th, from the `first` on: a state is taken apart in turns as well as at once.
+        Of its conversations, by a hash of their names, one in `step`: the whole of it in turns, `first` from 0 on.
         """
         if self.broken:
             return []
         whole, conversations = dump_partition(self.state), self.state.conversations
-        rows = {name: self._dumped(conversations[name]) for name in islice(conversations, first, None, step)}
+        chosen = [name for name in conversations if crc32(name.encode()) % step == first]
+        rows = {name: self._dumped(conversations[name]) for name in chosen}
         self.state = load_partition(whole, self.state.partition)
         for name, each in conversations.items():
             attach(self.state, load_conversation(name, rows[name]) if name in rows else each)

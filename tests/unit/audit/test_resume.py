@@ -19,6 +19,8 @@ from ops.audit.source import PartitionSource
 from ops.audit.violations import Findings, Tally
 from ops.bench.history import History, MadeBatch
 from streams.core.events import Entry, FrameCommitted
+from streams.core.state import Conversation
+from streams.core.store import load_conversation
 from streams.fence.port import Positions
 
 pytestmark = pytest.mark.unit
@@ -119,6 +121,25 @@ async def test_one_that_stops_after_every_chunk_says_the_same_as_one_that_does_n
     assert whole[:2] == parts[:2]
     assert bool(whole[1].count) == broken
     assert whole[0].events == len(entries)
+
+
+async def test_each_conversation_is_taken_apart_once_also_where_all_is_read_in_one_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row that does not survive loading is found, whatever the conversation is called."""
+    loaded: list[str] = []
+
+    def noting(name: str, row: bytes) -> Conversation:
+        loaded.append(name)
+        return load_conversation(name, row)
+
+    monkeypatch.setattr("ops.audit.replay.load_conversation", noting)
+    made = list(History(0, 1, 3).batches(100))
+    entries = entries_of(made, broken=False)
+    monkeypatch.setitem(globals(), "CHUNK", len(entries))
+    await audited(entries, made, None)
+    names = {each.event.conversation_id for each in entries if each.event.conversation_id}
+    assert sorted(loaded) == sorted(names)
 
 
 async def test_what_another_release_kept_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
