@@ -13,21 +13,23 @@ from ops.shown import mask
 from streams.core.events import Event, FrameCommitted
 from streams.core.runs import SYSTEM
 
-PIECES_MOST: Final = 500
-"""Pieces of one stream that are listed one by one."""
+PIECES_MOST: Final = 50
+"""Pieces of one stream that are listed one by one: a report tells up to 400 streams a conversation."""
 TEXT_MOST: Final = 1_000
 """Characters of a stream's text that are kept: a line shows less."""
 
 Row = dict[str, Any]
-Key = tuple[str | None, str | None, int | None, str | None]
+Key = tuple[str | None, str | None, str | None, int | None, str | None]
 
 
 def stream_of(event: Event) -> Key | None:
-    """Which stream this is a piece of: of a conversation, run and run epoch. None: it is no piece. What the writer says
-    who closes a stream that was left open is an event of its own."""
+    """Which stream this is a piece of: of a conversation, member, run and run epoch. None: it is no piece. What the
+    writer says who closes a stream that was left open is an event of its own."""
     if not isinstance(event, FrameCommitted) or event.frame.type != "genui" or event.sender == SYSTEM:
         return None
-    return event.conversation_id, event.run_id, event.run_epoch, event.frame.stream_id
+    if event.run_id is None and event.frame.stream_id is None:
+        return None
+    return event.conversation_id, event.member, event.run_id, event.run_epoch, event.frame.stream_id
 
 
 @dataclass(slots=True)
