@@ -48,6 +48,8 @@ BACKOFF_FIRST_S = 0.1
 BACKOFF_DOUBLINGS = 6
 # An epoch that ran for so long was a good one: the next pause is the first again.
 GOOD_EPOCH_S = 30.0
+# What was said of the topics' ids counts for so long, as between two looks of the watch (`IDENTITY_EVERY_S`).
+SAME_FOR_S = 1.0
 # What is not handed back by then, beyond the drain budget, expires by itself.
 HAND_BACK_S = 1.0
 
@@ -177,9 +179,13 @@ class Sequencer(Service):
             await self._back_off(problem)
 
     async def _run(self, writer: Writer) -> None:
-        # Before its turn to be opened: all that are claimed together share one question.
+        # Before its turn to be opened: all that are claimed together share one question, unless the turn is long in
+        # coming.
+        asked_at = time.monotonic()
         await self._ports.same_topics()
         async with self._ports.opening:
+            if time.monotonic() - asked_at > SAME_FOR_S:
+                await self._ports.same_topics()
             await writer.open()
         self._enter(S.RUNNING)
         self._ports.metrics.takeovers.inc()

@@ -100,6 +100,22 @@ async def test_claims_ask_for_the_topics_ids_before_their_turn_to_be_opened() ->
         assert (running.phase, world.kafka.calls) == (S.OPENING, [])
         opening.release()
         await in_phase(running, S.RUNNING)
+    assert len(asked) == 1
+
+
+async def test_a_claim_that_waited_long_for_its_turn_asks_for_the_topics_ids_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SAME_FOR_S", -1)
+    world = World()
+    asked: list[None] = []
+
+    async def same() -> None:
+        asked.append(None)
+
+    async with sequencer(world, replace(world.ports(), same_topics=same)) as running:
+        await in_phase(running, S.RUNNING)
+    assert len(asked) == 2
 
 
 async def test_a_doubt_starts_over_with_a_new_epoch_and_a_new_producer() -> None:
