@@ -15,7 +15,13 @@ from typing import Any, Final
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
-from aiokafka.errors import GroupIdNotFound, IncompatibleBrokerVersion, UnknownTopicOrPartitionError, for_code
+from aiokafka.errors import (
+    GroupIdNotFound,
+    IncompatibleBrokerVersion,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+    for_code,
+)
 
 from ops.grow.database import Database
 from ops.grow.intake import REQUEST_LIMIT_S
@@ -205,7 +211,7 @@ async def _read_anew(admin: AIOKafkaAdminClient, group: str, names: set[str]) ->
         members = None
     else:
         [described] = answer.to_object()["groups"]
-        if described["error_code"] not in {0, GroupIdNotFound.errno}:
+        if described["error_code"] not in {0, GroupIdNotFound.errno, UnsupportedVersionError.errno}:
             raise for_code(described["error_code"])(f"the group {group} cannot be described")
         members = None if described["error_code"] else described["members"]
     if members is not None:

@@ -218,9 +218,12 @@ async def test_an_open_transaction_is_shown_with_its_producer_and_readers_stop_b
     await producer.start()
     await write(producer, b"one")
     await producer.commit()
-    assert await reader.open(0) == 2
-    assert await transactions.unfinished(0) == []
-    assert await reader.stable_end() == 2
+
+    async def ended() -> bool:
+        return await transactions.unfinished(0) == []
+
+    await until(ended)  # the coordinator answers once the outcome is certain, and then writes the markers
+    assert await reader.open(0) == await reader.stable_end() == 2
     await write(producer, b"open", b"as well")
     (found,) = await transactions.unfinished(0)
     assert (found.producer_id, found.producer_epoch) == (
@@ -229,11 +232,7 @@ async def test_an_open_transaction_is_shown_with_its_producer_and_readers_stop_b
     )
     assert (found.start, await reader.stable_end(), await cluster.reader().open(0)) == (2, 2, 4)
     await producer.commit()
-
-    async def ended() -> bool:
-        return await transactions.unfinished(0) == []
-
-    await until(ended)  # the coordinator answers once the outcome is certain, and then writes the markers
+    await until(ended)
     assert await reader.stable_end() == await cluster.reader().open(0) == 5
 
 
