@@ -57,6 +57,8 @@ class _Place:
         self.own: set[int] = set()
         """Seqs, above `seen`, of what this process said there: a next connection is shown them, as another's."""
         self.task: asyncio.Task[None] | None = None
+        self.asked = 0
+        """The generation of the connection that was asked for what follows `seen`."""
 
 
 class Followed:
@@ -181,6 +183,8 @@ class Followed:
             return False
         seq = _seq(frame)
         if seq:
+            if place.asked != self._link.generation:
+                return True  # shown before it was asked: what lies between was not, and both come once it is
             if seq <= place.seen or (place.missed is not None and seq > place.missed):
                 return True
             if seq in place.own:
@@ -248,6 +252,7 @@ class Followed:
         if place is not None and self._link.generation == generation:  # the next connection asks by itself
             # Not by hello's `watermarks`: these would claim runs, were the conversation given to this agent.
             sync = {"type": "sync", "watermark": place.seen}
+            place.asked = generation
             await self._link.send({"conversationId": conversation, "frame": sync})
 
     async def _send(self, conversation: str, frame: Frame) -> None:

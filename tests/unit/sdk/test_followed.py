@@ -243,8 +243,10 @@ async def test_a_handler_that_fails_is_called_with_the_next_one(caplog: pytest.L
         assert isinstance(viewed.seen, seen.Said)
         raise RuntimeError("no")
 
-    process = Followed(Link(), failing, ack_timeout=5)
+    link = Link()
+    process = Followed(link, failing, ack_timeout=5)
     process.follow("c", 0)
+    await until(lambda: len(link.sent) == 1)
     for seq in (1, 2):
         assert process.takes("c", message(seq))
     await until(lambda: heard == [1, 2])
@@ -263,8 +265,10 @@ async def test_a_handler_that_awaits_what_was_cancelled_is_called_with_the_next_
         work.cancel()
         await work
 
-    process = Followed(Link(), awaiting, ack_timeout=5)
+    link = Link()
+    process = Followed(link, awaiting, ack_timeout=5)
     process.follow("c", 0)
+    await until(lambda: len(link.sent) == 1)
     for seq in (1, 2):
         assert process.takes("c", message(seq))
     await until(lambda: heard == [1, 2], limit_s=5)
@@ -284,3 +288,18 @@ async def test_a_new_connection_is_read_while_what_is_followed_is_asked_for(told
     await until(lambda: len(told.link.sent) >= 4)
     await told.followed.close(1)
     assert [told.synced(conversation) for conversation in ("c", "d")] == [[0, 0], [0, 0]]
+
+
+async def test_what_is_shown_before_a_connection_is_asked_counts_for_nothing(told: Told) -> None:
+    told.handler.may.set()
+    told.show(1, 2)
+    told.link.paced.clear()
+    told.link.generation = 2
+    await told.followed.welcomed()
+    told.show(5)  # the gateway shows it already, for something was said there
+    told.link.paced.set()
+    await until(lambda: len(told.synced()) == 2)
+    assert told.synced() == [0, 2]
+    told.show(*range(3, 6))
+    await until(lambda: told.heard()[-1:] == [5])
+    assert told.heard() == [*range(1, 6)]
