@@ -180,7 +180,8 @@ class OwnedConversations:
                 self._agent.replay(asked)
         elif not (conversation_id in self._followed or self._agent.ending):
             self._agent.tell(lambda session: session.follows(conversation_id, wall_ms()))
-            found = self._followed[conversation_id] = Followed(self, self._agent, conversation_id, watermark)
+            after = watermark if asked is None else asked.after  # asked meanwhile for more than what led here
+            found = self._followed[conversation_id] = Followed(self, self._agent, conversation_id, after)
             self._gateway.hub.watch(conversation_id, found)
             self.want(conversation_id)
 

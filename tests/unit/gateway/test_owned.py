@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -129,6 +130,30 @@ async def test_a_sync_replays_it_and_one_above_its_head_is_refused(owning: Serve
         assert await told(agent, 2) == [(1, "user", "one"), (2, "user", "two")]
         await owning.say(conversation, ann, "three")
         assert await told(agent, 1) == [(3, "user", "three")]
+
+
+async def test_a_sync_counts_that_comes_while_it_is_looked_up_whose_the_conversation_is(
+    owning: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has just written in it follows it from there on, unless it asks for more."""
+    conversation, _ = await opened(owning)
+    ann = await owning.token("phone-secret", user={"id": "ann"})
+    await owning.say(conversation, ann, "early")
+    whole, begun, go_on = owning.gateway.history.conversation, asyncio.Event(), asyncio.Event()
+
+    async def slowly(id_: str) -> Any:
+        begun.set()
+        await go_on.wait()
+        return await whole(id_)
+
+    async with owning.agent() as agent:
+        monkeypatch.setattr(owning.gateway.history, "conversation", slowly)
+        await agent.say(conversation, {"type": "text", "clientId": "m-1", "data": {"text": "hello"}})
+        await asyncio.wait_for(begun.wait(), 10)
+        await agent.say(conversation, {"type": "sync", "watermark": 0})
+        await agent.settled()
+        go_on.set()
+        assert await told(agent, 1) == [(1, "user", "early")]
 
 
 async def test_a_replay_waits_until_history_can_be_read(owning: Served, monkeypatch: pytest.MonkeyPatch) -> None:
