@@ -34,11 +34,13 @@ class Portal:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._serve, args=(self._loop,), name="turnlog", daemon=True)
                 self._thread.start()
-            loop = self._loop
-        if loop is None or threading.current_thread() is self._thread:
-            work.close()
-            raise RuntimeError("a call that blocks was made in the event loop that has to serve it: await it instead")
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+            if self._loop is None or threading.current_thread() is self._thread:
+                work.close()
+                raise RuntimeError(
+                    "a call that blocks was made in the event loop that has to serve it: await it instead"
+                )
+            # Under the lock: what is submitted later than `close` looks would never be begun, nor ended.
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except CancelledError as error:
@@ -76,4 +78,4 @@ async def _end_all() -> None:
 
 
 def _closed() -> Unavailable:
-    return Unavailable("the call was not waited for: it was closed here; what was submitted goes on", code=CLOSED)
+    return Unavailable("the call was not waited for: it was closed here; what was submitted may go on", code=CLOSED)
