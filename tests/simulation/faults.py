@@ -45,15 +45,11 @@ class Healer(Hand):
             self._reconnect(agent)
 
 
-class Director:
+class Director(Hand):
     """Makes the faults of a plan happen, and undoes what lasts."""
 
     def __init__(self, cast: Cast, random: Random, *, heal_at: float) -> None:
-        self._cast = cast
-        self._place = cast.place
-        self._loop = cast.place.loop
-        self._random = random
-        self._heal_at = heal_at
+        super().__init__(cast, random, heal_at=heal_at)
         workers = WorkerFaults(cast, random, heal_at=heal_at)
         intake = IntakeFaults(cast, random, heal_at=heal_at)
         self._healer = Healer(cast, random, heal_at=heal_at)

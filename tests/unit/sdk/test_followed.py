@@ -12,7 +12,7 @@ import pytest_asyncio
 from tests.support.waiting import until
 from turnlog import Viewed, followed, seen
 from turnlog.connection import Limits, Peer
-from turnlog.followed import Followed
+from turnlog.followed import Followed, Heard
 
 pytestmark = pytest.mark.unit
 
@@ -243,15 +243,7 @@ async def test_a_handler_that_fails_is_called_with_the_next_one(caplog: pytest.L
         assert isinstance(viewed.seen, seen.Said)
         raise RuntimeError("no")
 
-    link = Link()
-    process = Followed(link, failing, ack_timeout=5)
-    process.follow("c", 0)
-    await until(lambda: len(link.sent) == 1)
-    for seq in (1, 2):
-        assert process.takes("c", message(seq))
-    await until(lambda: heard == [1, 2])
-    await process.close(1)
-    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+    await _called_twice(failing, heard, caplog)
 
 
 async def test_a_handler_that_awaits_what_was_cancelled_is_called_with_the_next_one(
@@ -265,8 +257,13 @@ async def test_a_handler_that_awaits_what_was_cancelled_is_called_with_the_next_
         work.cancel()
         await work
 
+    await _called_twice(awaiting, heard, caplog)
+
+
+async def _called_twice(handler: Heard, heard: list[int | None], caplog: pytest.LogCaptureFixture) -> None:
+    """Two frames come; both calls fail, and are told of."""
     link = Link()
-    process = Followed(link, awaiting, ack_timeout=5)
+    process = Followed(link, handler, ack_timeout=5)
     process.follow("c", 0)
     await until(lambda: len(link.sent) == 1)
     for seq in (1, 2):
