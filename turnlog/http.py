@@ -36,7 +36,7 @@ class NoAnswer(Unavailable):
 
 
 class Http:
-    """One gateway's HTTP side. A request is part of its caller's trace (`turnlog.traced`).
+    """One gateway's HTTP side. A request, but one for a stream, is part of its caller's trace (`turnlog.traced`).
 
     `budget`: seconds within which a request is repeated, after the delays that the gateway asks for. `insist`: also
     when it asks for none, or does not answer at all, after delays of our own.
